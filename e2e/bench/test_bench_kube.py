@@ -1,30 +1,23 @@
-"""What it costs to take in what an API server sends, against Python's own decoder, and to send it small requests."""
+"""What it costs to take in what an API server sends: lists and watch events of pods, against Python's own decoder."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
-import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
-import uvloop
 
 from concerto.controllers.operator import GARBAGE_THRESHOLDS
-from concerto.kube import ClusterConfig, Session
 from concerto.kube.session import Object
 
 pytestmark = pytest.mark.bench
 
 PODS = 500
 REPEATS = 7
-REQUESTS = 3000
-IN_FLIGHT = 16
 
 
 def pod(number: int) -> Object:
@@ -94,68 +87,3 @@ def test_decoding(kind: str, say: Callable[[str], None]) -> None:
     say(f"{kind} of {PODS} pods: {own / PODS * 1e6:.0f} us a pod, json {standard / PODS * 1e6:.0f} us: "
         f"{standard / own:.2f} times as fast")  # fmt: skip
     assert [orjson.loads(document) for document in documents] == [json.loads(document) for document in documents]
-
-
-class Server(threading.Thread):
-    """Answers each request at once, in a thread of its own.
-
-    Attributes:
-        url: where.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.url = ""
-        self._listens = threading.Event()
-        self.start()
-        self._listens.wait()
-
-    def run(self) -> None:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-                await reader.readexactly(int(length))
-                writer.write(b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
-
-        async def listen() -> None:
-            server = await asyncio.start_server(answer, "127.0.0.1", 0)
-            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            self._listens.set()
-            await server.serve_forever()
-
-        asyncio.run(listen())
-
-
-async def microseconds(send: Callable[[], Awaitable[object]]) -> float:
-    """CPU time of this thread for one request."""
-    waiting = iter(range(REQUESTS))
-
-    async def work() -> None:
-        for _ in waiting:
-            await send()
-
-    began = time.thread_time()
-    await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
-    return 1e6 * (time.thread_time() - began) / REQUESTS
-
-
-def test_requests(say: Callable[[str], None]) -> None:
-    url = Server().url
-    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "pod"}, "target": {"name": "node"}}
-
-    async def by_session() -> float:
-        async with await Session.open(ClusterConfig(url)) as session:
-            return await microseconds(lambda: session.create("/api/v1/namespaces/team/pods/pod/binding", body))
-
-    async def by_aiohttp() -> float:
-        async with aiohttp.ClientSession() as client:
-
-            async def send() -> object:
-                async with client.post(f"{url}/api/v1/namespaces/team/pods/pod/binding", json=body) as answer:
-                    return await answer.json()
-
-            return await microseconds(send)
-
-    ours, theirs = uvloop.run(by_session()), uvloop.run(by_aiohttp())
-    say(f"a small request: {ours:.0f} us of CPU, by aiohttp {theirs:.0f} us")
-    assert ours < theirs

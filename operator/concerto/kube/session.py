@@ -14,9 +14,8 @@ from typing import Any, Self
 import orjson
 
 from concerto.kube.config import ClusterConfig
-from concerto.kube.connections import Answer, ConnectionLost, NotSent
 from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
-from concerto.kube.transport import JSON, Outgoing, Transport, read_lines, read_refusal
+from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Outgoing, Transport, read_lines, read_refusal
 
 Object = dict[str, Any]
 Lines = list[bytes]

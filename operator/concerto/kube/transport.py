@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import ssl
+import socket
+import struct
 from collections.abc import AsyncIterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from urllib.parse import quote, urlencode
 
 import aiohttp
 from yarl import URL
 
 from concerto.kube.config import ClusterConfig
-from concerto.kube.connections import (
-    KEEP_IDLE_SECONDS,
-    Answer,
-    ConnectionLost,
-    ConnectionPool,
-    NotSent,
-    Tls,
-    open_socket,
-    seconds_to_wait,
-    text_of,
-)
 from concerto.kube.credentials import Credentials
-from concerto.kube.errors import ConfigError, KubeError
+from concerto.kube.errors import KubeError
 from concerto.kube.tls import TlsContexts
 
 JSON = "application/json"
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
-_IN_TARGET = re.compile("[!-~]+")
+_UNACKNOWLEDGED_MILLISECONDS = 4000
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class NotSent(Exception):
+    """The API server cannot have carried out the request: there was no connection."""
+
+
+class ConnectionLost(Exception):
+    """The request was sent, and there is no whole answer: the API server may have carried it out."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +53,23 @@ class Outgoing:
         return f"{self.method} {self.path}"
 
 
-class Transport:
-    """The way to one API server. Belongs to the event loop that it was opened in.
+@dataclass(frozen=True)
+class Answer:
+    """What the API server answered.
 
-    Requests have a pool of connections of their own. Streams, and all that goes through a proxy, are aiohttp's.
+    Attributes:
+        status: HTTP status code.
+        payload: the body.
+        retry_after_seconds: as the ``Retry-After`` header asks, or None.
     """
+
+    status: int
+    payload: bytes
+    retry_after_seconds: float | None
+
+
+class Transport:
+    """A pool of connections to one API server. Belongs to the event loop that it was opened in."""
 
     def __init__(self, config: ClusterConfig, connect_timeout_seconds: float, max_requests: int) -> None:
         """Nothing is sent yet.
@@ -78,17 +84,13 @@ class Transport:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._credentials = config.credential_source()
         self._tls = TlsContexts(config)
-        server = URL(config.server)
-        self._pool = ConnectionPool(server, connect_timeout_seconds)
-        self._path_prefix = server.raw_path.rstrip("/")
-        # Compression costs the API server more than a cluster's own network saves
-        headers = {"User-Agent": _user_agent(), "Accept": JSON, "Accept-Encoding": "identity"}
-        self._common_headers = _lines({"Host": server.host_port_subcomponent or "", **headers})
         # The pool itself has no limit: a request that waits for a connection inside the pool may run out of time there,
         # and then look as if it had been sent
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, socket_factory=_open_socket)
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_IDLE_SECONDS, socket_factory=open_socket),
-            headers=headers,
+            connector=connector,
+            # Compression costs the API server more than a cluster's own network saves
+            headers={"User-Agent": _user_agent(), "Accept": JSON, "Accept-Encoding": "identity"},
             skip_auto_headers=("Content-Type",),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -103,7 +105,6 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections; streams in progress end with an error."""
-        self._pool.close()
         await self._client.close()
 
     async def send(self, request: Outgoing, *, timeout_seconds: float, max_bytes: int | None = None) -> Answer:
@@ -120,65 +121,48 @@ class Transport:
             ConfigError: there are no credentials.
             KubeError: the answer is larger than ``max_bytes``.
         """
-        attempt = self._send_directly if self._config.proxy_url is None else self._send_through_proxy
-        credentials = await self._credentials.current()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
-        try:
-            async with asyncio.timeout_at(deadline) if self._slots.locked() else nullcontext():
-                await self._slots.acquire()
-        except TimeoutError as error:
-            raise NotSent(f"as many requests as are allowed were in flight for {timeout_seconds:g} s") from error
-        try:
-            answer = await attempt(request, credentials, deadline, max_bytes)
-            if answer.status == 401 and await self._credentials.refresh(credentials):
-                deadline = loop.time() + timeout_seconds  # the first one was not carried out
-                answer = await attempt(request, await self._credentials.current(), deadline, max_bytes)
-        finally:
-            self._slots.release()
-        return answer
+        url = URL(self._config.server + request.path, encoded=True)
+        content_type = request.content_type if request.data is not None else None
 
-    async def _send_directly(
-        self, request: Outgoing, credentials: Credentials, deadline: float, max_bytes: int | None
-    ) -> Answer:
-        data = request.data or b""
-        own = _headers(credentials, request)
-        if data or request.method not in _WITHOUT_BODY:
-            own["Content-Length"] = str(len(data))
-        target = _target(self._path_prefix + request.path, request.params)
-        head = f"{request.method} {target} HTTP/1.1\r\n{self._common_headers}{_lines(own)}\r\n"
-        context = self._tls.context(credentials)
-        tls = Tls(context if isinstance(context, ssl.SSLContext) else None, self._config.tls_server_name)
-        try:
-            return await self._pool.exchange(head.encode() + data, tls, deadline, max_bytes)
-        except NotSent as error:
-            self._on_connect_error(error.__cause__)
-            raise
-
-    async def _send_through_proxy(
-        self, request: Outgoing, credentials: Credentials, deadline: float, max_bytes: int | None
-    ) -> Answer:
-        left = max(deadline - asyncio.get_running_loop().time(), 0.001)  # 0 would be no limit
-        try:
+        async def attempt(credentials: Credentials) -> Answer:
+            left = max(deadline - loop.time(), 0.001)  # 0 would be no limit
+            timeout = aiohttp.ClientTimeout(total=left, sock_connect=self._connect_timeout_seconds)
             async with self._client.request(
                 request.method,
-                URL(self._config.server + request.path, encoded=True),
+                url,
                 params=request.params,
                 data=request.data,
-                headers=_headers(credentials, request),
-                timeout=aiohttp.ClientTimeout(total=left, sock_connect=self._connect_timeout_seconds),
+                headers=_headers(credentials, content_type),
+                timeout=timeout,
                 ssl=self._tls.context(credentials),
                 server_hostname=self._config.tls_server_name,
                 proxy=self._config.proxy_url,
                 allow_redirects=False,
             ) as response:
-                payload = await _payload(response, max_bytes)
-                return Answer(response.status, payload, seconds_to_wait(response.headers.get("Retry-After")))
+                payload = await _payload(response, max_bytes, str(request))
+                return Answer(response.status, payload, _retry_after(response))
+
+        credentials = await self._credentials.current()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise NotSent(f"as many requests as are allowed were in flight for {timeout_seconds:g} s") from error
+        try:
+            answer = await attempt(credentials)
+            if answer.status == 401 and await self._credentials.refresh(credentials):
+                deadline = loop.time() + timeout_seconds  # the first one was not carried out
+                answer = await attempt(await self._credentials.current())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
             self._on_connect_error(error)
-            raise NotSent(text_of(error)) from error
+            raise NotSent(_text(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ConnectionLost(text_of(error)) from error
+            raise ConnectionLost(_text(error)) from error
+        finally:
+            self._slots.release()
+        return answer
 
     async def open_stream(
         self, path: str, *, params: Mapping[str, str], inactivity_seconds: float
@@ -198,7 +182,7 @@ class Transport:
             return await self._client.get(
                 url,
                 params=params,
-                headers=_headers(credentials),
+                headers=_headers(credentials, None),
                 timeout=timeout,
                 ssl=self._tls.context(credentials),
                 server_hostname=self._config.tls_server_name,
@@ -214,11 +198,11 @@ class Transport:
                 response = await attempt(await self._credentials.current())
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._on_connect_error(error)
-            raise ConnectionLost(text_of(error)) from error
+            raise ConnectionLost(_text(error)) from error
         return response
 
-    def _on_connect_error(self, error: BaseException | None) -> None:
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+    def _on_connect_error(self, error: Exception) -> None:
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
             self._tls.expect_rotation()
 
 
@@ -229,7 +213,7 @@ async def read_refusal(response: aiohttp.ClientResponse, timeout_seconds: float)
             payload = await response.read()
     except (aiohttp.ClientError, TimeoutError, OSError):
         payload = b""
-    return Answer(response.status, payload, seconds_to_wait(response.headers.get("Retry-After")))
+    return Answer(response.status, payload, _retry_after(response))
 
 
 async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
@@ -243,7 +227,7 @@ async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]
         try:
             chunk = await content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ConnectionLost(text_of(error)) from error
+            raise ConnectionLost(_text(error)) from error
         if not chunk:
             return  # a line without its end is a line cut short: nobody may act on it
         head, newline, rest = chunk.partition(b"\n")
@@ -257,6 +241,20 @@ async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]
         await asyncio.sleep(0)
 
 
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket whose unsent data ends with it.
+
+    Without this the kernel goes on sending what a request has left in its buffer, minutes after the request has timed
+    out and even after the process has exited: a binding would reach the API server when another leader decides.
+    """
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: where this process is stopped, and closes nothing
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MILLISECONDS)
+    return opened
+
+
 def _user_agent() -> str:
     try:
         return f"concerto/{version('concerto-k8s')}"
@@ -264,40 +262,34 @@ def _user_agent() -> str:
         return "concerto"
 
 
-def _headers(credentials: Credentials, request: Outgoing | None = None) -> dict[str, str]:
+def _headers(credentials: Credentials, content_type: str | None) -> dict[str, str]:
     headers = {}
     if credentials.authorization:
         headers["Authorization"] = credentials.authorization
-    if request is not None and request.data is not None:
-        headers["Content-Type"] = request.content_type
+    if content_type:
+        headers["Content-Type"] = content_type
     return headers
 
 
-def _lines(headers: Mapping[str, str]) -> str:
-    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    if lines.count("\n") != len(headers):
-        raise ConfigError(f"one of the headers {', '.join(headers)} has a line break")  # it may be a token: not shown
-    return lines
-
-
-def _target(path: str, params: Mapping[str, str] | None) -> str:
-    """Path and query as they are sent; what may not stand in a path is encoded, should anybody have left it there."""
-    target = f"{path}?{_query(tuple(params.items()))}" if params else path
-    return target if _IN_TARGET.fullmatch(target) else quote(target, safe="!$%&'()*+,/:;=?@[]~")
-
-
-@lru_cache(maxsize=64)  # what is sent most has the name of the leader, and nothing else
-def _query(params: tuple[tuple[str, str], ...]) -> str:
-    return urlencode(params, safe="(),!/:")
-
-
-async def _payload(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
+async def _payload(response: aiohttp.ClientResponse, max_bytes: int | None, what: str) -> bytes:
     if max_bytes is None:
         return await response.read()
     pieces, size = [], 0
     async for piece in response.content.iter_any():
         size += len(piece)
         if size > max_bytes:
-            raise KubeError(f"the answer is larger than {max_bytes} bytes")
+            raise KubeError(f"{what}: the answer is larger than {max_bytes} bytes")
         pieces.append(piece)
     return b"".join(pieces)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    value = response.headers.get("Retry-After")
+    try:
+        return max(0.0, float(value)) if value else None
+    except ValueError:  # the date form, which no API server sends
+        return None
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
