@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from concerto.api.node import NodeView
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
+from concerto.scheduling.cycle import schedule
 from concerto.scheduling.preemption.preemption import Preemption
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
@@ -82,3 +84,40 @@ def test_whole_search(benchmark: BenchmarkFixture, nodes: int) -> None:
         assert found.take(asks).candidate is not None
 
     benchmark.pedantic(search, rounds=3)
+
+
+def nominate_all(cluster: ClusterState, alike: list[PodView]) -> None:
+    """Find pods to evict for alike pods in one search."""
+    search = Preemption(cluster, PROFILE, alike[0], NOW)
+    for asks in alike:
+        while search.look_at_next(asks):
+            pass
+        candidate = search.take(asks).candidate
+        assert candidate is not None
+        cluster.nominations.nominate(asks, candidate.node)
+
+
+@pytest.mark.parametrize("nodes", [1000, 5000])
+def test_a_search_for_alike_pods(benchmark: BenchmarkFixture, nodes: int) -> None:
+    """From the failure of 250 alike pods to a node for each of them."""
+    cluster, alike = full_cluster(nodes), [pod(f"asks-{i}", 100, 500) for i in range(250)]
+
+    def forget() -> None:
+        for asks in alike:
+            cluster.nominations.withdraw(asks.uid)
+
+    benchmark.pedantic(nominate_all, (cluster, alike), setup=forget, rounds=3)
+
+
+@pytest.mark.parametrize("nodes", [1000, 5000])
+def test_a_cycle_while_room_is_made(benchmark: BenchmarkFixture, nodes: int) -> None:
+    """250 pods are nominated, and their victims are still there: what each end of another pod costs."""
+    cluster, alike = full_cluster(nodes), [pod(f"asks-{i}", 100, 500) for i in range(250)]
+    nominate_all(cluster, alike)
+
+    def cycle() -> None:
+        generator = np.random.default_rng(0)
+        result = schedule(cluster, alike, {"concerto": PROFILE}, now=NOW, generator=generator)
+        assert len(result.unschedulable) == len(alike)
+
+    benchmark.pedantic(cycle, rounds=5)

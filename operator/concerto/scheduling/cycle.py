@@ -7,6 +7,7 @@ cluster, so that the next pod sees it. Carrying out the decisions, and what happ
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -143,7 +144,8 @@ class Cycle:
         self._evaluations: dict[Hashable, Evaluation] = {}
         self._failed: dict[Hashable, Failure] = {}
         self._used: set[Hashable] = set()  # of both, those that have seen what a gang's trial has assumed
-        self._nominated: dict[int, Hashable] = {}  # by priority
+        # By priority, which nominated pods' room is kept from pods; evaluations follow the cycle's own placements
+        self._room_kept_from = cache(cluster.nominations.number)
         self._held: list[Trial] = []  # of gangs that hold room, to be taken back at the end
 
     def end(self) -> None:
@@ -204,20 +206,23 @@ class Cycle:
             alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request, self._room_kept_from(pod.priority))
             is_nominated = bool(self._cluster.nominations.node_of(pod.uid))
             recorded = self.gangs.recorded_row(pod) if trial is not None else None
-            if is_nominated or recorded is not None or not self._is_hopeless(alike):
+            is_hopeless = self._is_hopeless(alike)
+            if is_nominated or recorded is not None or not is_hopeless:
                 # 3. Which nodes are feasible, and how good are they?
                 evaluation = self._evaluation(alike, pod, profile, request)
                 best = evaluation.best_if_nominated(pod) if is_nominated else None
                 if best is None and recorded is not None:
                     best = evaluation.best_if_recorded(recorded)
-                best = best or evaluation.best(self._generator)
+                if best is None and not is_hopeless:
+                    best = evaluation.best(self._generator)
                 if best is not None:
                     # 4. Take the best
                     self._place(pod, evaluation, *best, trial)
                     return None
-                # 5. Or find out why no node will do
-                self._failed[alike] = Failure(alike, diagnose(evaluation.query, evaluation.filters), evaluation)
-                self._look_again_when_paced(request)
+                if not is_hopeless:
+                    # 5. Or find out why no node will do
+                    self._failed[alike] = Failure(alike, diagnose(evaluation.query, evaluation.filters), evaluation)
+                    self._look_again_when_paced(request)
         except Exception as error:
             self._cluster.forget(pod.uid)
             self._failed[alike] = Failure(alike, diagnose_error(self._cluster, error), error=error)
@@ -320,15 +325,6 @@ class Cycle:
                 trial.assume(pod, build_assignment(pod, evaluation, row), evaluation.query.required_cpu or 0.0)
                 self._placements.append((pod, row))
         return to_come.never_fit <= gang.spare
-
-    def _room_kept_from(self, priority: int) -> Hashable:
-        """What is the same for two priorities if the same nominated pods' room is kept from pods of both.
-
-        Within a cycle, only its own placements change what that room is; evaluations follow those.
-        """
-        if priority not in self._nominated:
-            self._nominated[priority] = self._cluster.nominations.signature(priority)
-        return self._nominated[priority]
 
     def _is_hopeless(self, alike: Hashable) -> bool:
         """Whether such a pod has found no node in this cycle, and no placement since can have helped it."""

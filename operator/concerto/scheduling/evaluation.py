@@ -224,7 +224,7 @@ class Evaluation:
         self._look_again()
         cluster = self.query.cluster
         row = cluster.row_of.get(cluster.nominations.node_of(pod.uid))
-        if row is None or not self._filters.takes_nominated(pod, row):
+        if row is None or not self._filters.passes(row) or not self._filters.takes_nominated(pod, row):
             return None
         return self._only(row)
 

@@ -84,9 +84,10 @@ class Feasibility:
         for passes in self._passes:
             mask &= passes[rows]
         self.feasible[rows] = mask
-        for row, pods in self._nominated.items():
-            if self.feasible[row] and (isinstance(rows, slice) or row in rows):
-                waiting = [pod for pod in pods if not self._cluster.is_placed(pod.uid)]
+        nominated = self._nominated and (self._nominated if isinstance(rows, slice) else rows.tolist())
+        for row in nominated:
+            if self.feasible[row] and row in self._nominated:
+                waiting = [pod for pod in self._nominated[row] if not self._cluster.is_placed(pod.uid)]
                 self.feasible[row] = self._takes_beside(row, waiting)
         turned: Ints = np.flatnonzero(self.feasible[rows] != before)
         return turned if isinstance(rows, slice) else rows[turned]
@@ -102,6 +103,10 @@ class Feasibility:
 
     def _takes_beside(self, row: int, nominated: Sequence[PodView]) -> bool:
         return not (nominated and refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated))
+
+    def passes(self, row: int) -> bool:
+        """Whether the filters let the row pass, whatever pods are nominated for it."""
+        return bool(self._alone[row]) and all(passes[row] for passes in self._passes)
 
     def takes_nominated(self, pod: PodView, row: int) -> bool:
         """Whether the row takes a pod that is nominated for it, beside the others that go before it there."""

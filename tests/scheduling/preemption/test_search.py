@@ -43,6 +43,7 @@ def test_alike_pods_are_given_the_best_candidates_one_after_another():
     while (candidate := search.take(ASKS)) is not None:
         given.append((candidate.node, candidate.victims.pods[0].priority))
         nodes.nominate(candidate)
+        finish(search)
     assert given == [("b", 1), ("c", 2), ("a", 3), ("a", 4), ("b", 5)]
     assert search.refusals() == {"Insufficient cpu": 3}
 
@@ -79,6 +80,29 @@ def test_with_enough_candidates_it_goes_on_for_one_that_violates_no_budget():
     finish(search)
     assert len(nodes.looked_at) == 201
     assert search.take(ASKS).node == "n200"
+
+
+def test_each_further_pod_has_two_nodes_looked_at():
+    nodes = Nodes(**{f"n{i}": [1] for i in range(500)})
+    search = nodes.search()
+    for taken in range(300):
+        finish(search)
+        assert len(nodes.looked_at) == 100 + 2 * taken
+        nodes.nominate(search.take(ASKS))
+
+
+def test_candidates_that_another_search_has_left_are_looked_at_only_when_they_are_taken():
+    nodes = Nodes(**{f"n{i}": [1] for i in range(500)})
+    earlier = nodes.search()
+    finish(earlier)
+    nodes.looked_at.clear()
+    nodes.left["n0"] = []
+    del nodes.left["n1"]
+    search = CandidateSearch(list(nodes.left), nodes.look, known=earlier.candidates)
+    finish(search)
+    assert nodes.looked_at == ["n100"]
+    assert search.take(ASKS).node == "n2"
+    assert nodes.looked_at == ["n100", "n0", "n2"]
 
 
 def test_the_node_of_an_earlier_nomination_is_looked_at_first_and_goes_before_better_ones():

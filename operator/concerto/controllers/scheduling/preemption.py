@@ -39,6 +39,7 @@ class PreemptionSettings(TurnSettings):
         settle_seconds: how long after the end of its victims a pod waits for the room that they left, before others
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
+        remember_seconds: for how long the next searches for alike pods begin with candidates that one has left.
     """
 
     slice_seconds: float = 0.03
@@ -46,6 +47,7 @@ class PreemptionSettings(TurnSettings):
     repeat_seconds: float = 0.1
     settle_seconds: float = SETTLE_SECONDS
     max_settle_seconds: float = 300.0
+    remember_seconds: float = 1.0
 
 
 class PreemptionController:
@@ -61,6 +63,7 @@ class PreemptionController:
         self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
         self._woken: set[str] = set()  # pods that are noted again when their wait is over
+        self._left = _LeftCandidates(self._settings.remember_seconds)
         self._tasks = PreemptionTasks()
         self._turns: Turns[Hashable] = Turns(self._settings, context.clock, self._priority, self._still_waits)
 
@@ -110,7 +113,8 @@ class PreemptionController:
             return
         now, spent, found = self._context.clock(), _CpuTime(), False
         try:
-            search = Preemption(self._cluster, profile, pods[0], now, random.randrange(2**31))
+            known = self._left.candidates(key, now)
+            search = Preemption(self._cluster, profile, pods[0], now, random.randrange(2**31), known)
             for turn, pod in enumerate(pods):
                 if turn and spent.total >= 2 * self._settings.max_search_seconds:
                     self._put_back(key, pods[turn:])
@@ -118,6 +122,7 @@ class PreemptionController:
                 if self._needs_room(pod, search):
                     found |= await self._search_for(pod, search, spent)
                 await self._share_the_loop(spent)
+            self._left.keep(key, search.candidates, now)
         finally:
             self._turns.rest(key, max(self._rest(key, found), 2 * spent.total))
             self._context.metrics.preemption_search_seconds.observe(spent.total)
@@ -215,6 +220,31 @@ class PreemptionController:
     def _is_nominated(self, pod: PodView, node: str) -> bool:
         """Whether the pod still waits for room on the node."""
         return self._is_without_node(pod.uid) and self._cluster.nominations.node_of(pod.uid) == node
+
+
+class _LeftCandidates:
+    """Candidates that searches have found and given to no pod, by key.
+
+    Pods of a large group find no node a few at a time. Otherwise for each few as many nodes would be looked at as for
+    all of them. A candidate is looked at again before it is given to a pod.
+
+    Args:
+        seconds: for how long they are remembered after the first of them were found.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._by_key: dict[Hashable, tuple[float, Sequence[Candidate]]] = {}
+
+    def candidates(self, key: Hashable, now: float) -> Sequence[Candidate]:
+        """Those of the key."""
+        self._by_key = {each: left for each, left in self._by_key.items() if now - left[0] < self._seconds}
+        return self._by_key[key][1] if key in self._by_key else ()
+
+    def keep(self, key: Hashable, candidates: Sequence[Candidate], now: float) -> None:
+        """A search that began then has ended, and has left these."""
+        since, _ = self._by_key.get(key, (now, ()))
+        self._by_key[key] = since, candidates
 
 
 class _CpuTime:

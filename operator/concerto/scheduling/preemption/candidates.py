@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
 from concerto.scheduling.preemption.victims import Victims
 
@@ -26,6 +28,16 @@ class Candidate:
     node: str
     victims: Victims
 
+    @cached_property
+    def cost(self) -> tuple[float, ...]:
+        """What ``best`` compares beside a nomination, smaller being better: violations of budgets, then the rest."""
+        victims = self.victims.pods
+        highest = max(pod.priority for pod in victims)
+        starts = [pod.started for pod in victims if pod.priority == highest]
+        earliest = min(math.inf if start is None else start for start in starts)
+        summed = sum(pod.priority + _ABOVE_ALL_PRIORITIES for pod in victims)
+        return (self.victims.violations, highest, summed, len(victims), -earliest)
+
 
 def number_of_candidates(nodes: int) -> int:
     """How many candidates are enough to choose from: a tenth of the nodes, but 100 at least, if there are so many.
@@ -35,7 +47,7 @@ def number_of_candidates(nodes: int) -> int:
     return min(nodes, max(_MIN_NODES, int(nodes * _MIN_SHARE)))
 
 
-def best(candidates: Sequence[Candidate], nominated_node: str = "") -> Candidate | None:
+def best(candidates: Collection[Candidate], nominated_node: str = "") -> Candidate | None:
     """The candidate that costs least; of equal ones the first.
 
     What counts is, one after another: the fewest violations of PodDisruptionBudgets, the lowest priority of the most
@@ -47,20 +59,8 @@ def best(candidates: Sequence[Candidate], nominated_node: str = "") -> Candidate
         nominated_node: node for which the pod was nominated before. A preemption that was begun there and interrupted
             is finished there, unless that violates more budgets.
     """
-    return min(candidates, key=lambda c: cost(c, nominated_node), default=None)
-
-
-def cost(candidate: Candidate, nominated_node: str = "") -> tuple[float, ...]:
-    """What ``best`` compares, smaller being better."""
-    victims = candidate.victims.pods
-    highest = max(pod.priority for pod in victims)
-    starts = [pod.started for pod in victims if pod.priority == highest]
-    earliest = min(math.inf if start is None else start for start in starts)
-    return (
-        candidate.victims.violations,
-        candidate.node != nominated_node,
-        highest,
-        sum(pod.priority + _ABOVE_ALL_PRIORITIES for pod in victims),
-        len(victims),
-        -earliest,
-    )
+    chosen = min(candidates, key=attrgetter("cost"), default=None)
+    begun = next((each for each in candidates if each.node == nominated_node), None) if nominated_node else None
+    if chosen is None or begun is None or begun.victims.violations > chosen.victims.violations:
+        return chosen
+    return begun

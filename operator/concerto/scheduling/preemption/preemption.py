@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,9 +60,18 @@ class Preemption:
         pod: one of them.
         now: seconds since the epoch.
         offset: which of the nodes that may help is looked at first; callers draw it at random.
+        known: candidates of a search for such pods that ended a moment ago.
     """
 
-    def __init__(self, cluster: ClusterState, profile: Profile, pod: PodView, now: float, offset: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: ClusterState,
+        profile: Profile,
+        pod: PodView,
+        now: float,
+        offset: int = 0,
+        known: Iterable[Candidate] = (),
+    ) -> None:
         query = query_for(cluster, pod, profile, now)
         self._feasibility = Feasibility(query, profile.filters)
         filters = self._feasibility.filters
@@ -84,7 +94,12 @@ class Preemption:
         names = [cluster.names[row] for row in np.roll(rows, -(offset % max(1, len(rows))))]
         del refusing[_MAX_REFUSING:]
         self._look = NodeLook(cluster, profile, now, frozenset(refusing))
-        self._search = CandidateSearch(names, self._look, refusing)
+        self._search = CandidateSearch(names, self._look, refusing, known)
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """Those that were found and given to no pod."""
+        return self._search.candidates
 
     def begin(self, pod: PodView) -> Outcome | None:
         """Whether one of the pods may preempt others: what came of it if it may not, or None."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from concerto.api.pod import PodView
-from concerto.scheduling.preemption.candidates import Candidate, cost, number_of_candidates
+from concerto.scheduling.preemption.candidates import Candidate, best, number_of_candidates
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 """Of nodes that refuse the pod whatever runs there. Source: kube-scheduler's words."""
@@ -25,16 +25,24 @@ class CandidateSearch:
         nodes: that may have pods to evict, in the order in which they are looked at.
         look: looks at one node, on which others may have been nominated since it was last asked.
         refusing: nodes that are no candidates. If there is no candidate, they are looked at for their reasons.
+        known: candidates of a search that ended a moment ago; they need not be looked at before one is chosen.
     """
 
-    def __init__(self, nodes: Iterable[str], look: Look, refusing: Iterable[str] = ()) -> None:
+    def __init__(
+        self, nodes: Sequence[str], look: Look, refusing: Iterable[str] = (), known: Iterable[Candidate] = ()
+    ) -> None:
         self._look = look
-        self._nodes = list(nodes)
         self._refusing = list(refusing)
-        self._enough = number_of_candidates(len(self._nodes))
-        self._nodes.reverse()
-        self._candidates: dict[str, Candidate] = {}
+        self._enough = number_of_candidates(len(nodes))
+        there = frozenset(nodes)
+        self._candidates: dict[str, Candidate] = {each.node: each for each in known if each.node in there}
+        self._nodes = deque(node for node in nodes if node not in self._candidates)
         self._refused: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """Those that were found and not taken."""
+        return tuple(self._candidates.values())
 
     @property
     def finished(self) -> bool:
@@ -46,7 +54,7 @@ class CandidateSearch:
 
     def look_at_next(self, pod: PodView) -> None:
         """Look at one more node; call it only while the search is not finished."""
-        self._look_at(pod, (self._nodes or self._refusing).pop())
+        self._look_at(pod, self._nodes.popleft() if self._nodes else self._refusing.pop())
 
     def look_first_at(self, pod: PodView, node: str) -> None:
         """Look at this node before all others, if it is one of them."""
@@ -58,13 +66,14 @@ class CandidateSearch:
         """The best candidate for the pod, as it is now; None if the search has to go on, or has found no candidate.
 
         Others may have been nominated for a node since it was looked at. So the best one is looked at again, until it
-        is the best one still.
+        is the best one still. Its node is the last to be looked at for the next pod.
         """
-        while self._candidates:
-            chosen = min(self._candidates.values(), key=lambda c: cost(c, nominated_node))
+        while (chosen := best(self._candidates.values(), nominated_node)) is not None:
             self._look_at(pod, chosen.node)
             now = self._candidates.get(chosen.node)
-            if now is not None and cost(now, nominated_node) <= cost(chosen, nominated_node):
+            if now is not None and now.cost <= chosen.cost:
+                del self._candidates[now.node]
+                self._nodes.append(now.node)
                 return now
         return None
 

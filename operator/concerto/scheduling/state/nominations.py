@@ -6,7 +6,7 @@ kube-scheduler's ``nominator``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.changes import Change
@@ -28,6 +28,7 @@ class Nominations:
         self._signatures = signatures
         self._pods: dict[str, PodView] = {}  # by UID
         self._node_of: dict[str, str] = {}
+        self._on: dict[str, dict[str, PodView]] = {}  # the same pods by node and UID
 
     def __bool__(self) -> bool:
         """Whether any pod is nominated."""
@@ -41,17 +42,15 @@ class Nominations:
 
     def of_priority(self, priority: int) -> Mapping[str, Sequence[PodView]]:
         """Nominated pods of that priority and higher ones, by node: what they take is not there for others."""
-        by_node: dict[str, list[PodView]] = {}
-        for uid, pod in self._pods.items():
-            if pod.priority >= priority and not self._is_placed(uid):
-                by_node.setdefault(self._node_of[uid], []).append(pod)
-        return by_node
+        by_node = ((node, self._waiting_for(node, priority)) for node in self._on)
+        return {node: pods for node, pods in by_node if pods}
 
-    def signature(self, priority: int) -> Hashable:
-        """What decides the answer of ``of_priority``."""
-        if not self._pods:
-            return ()
-        return tuple(sorted((node, pod.uid) for node, pods in self.of_priority(priority).items() for pod in pods))
+    def number(self, priority: int) -> int:
+        """How many pods of that priority and higher ones are nominated, placed or not.
+
+        As long as no nomination changes, the same number for two priorities means the same pods.
+        """
+        return sum(pod.priority >= priority for pod in self._pods.values())
 
     def beside(self, pod: PodView, node: str) -> Sequence[PodView]:
         """Other pods that are nominated for the node, and that the pod has to leave room to.
@@ -60,14 +59,14 @@ class Nominations:
         by creation as in the queue. kube-scheduler has each of its own leave room to the other, so that neither gets
         it; it does not see nominations of other schedulers' pods.
         """
-        others = [other for other in self.of_priority(pod.priority).get(node, ()) if other.uid != pod.uid]
+        others = [other for other in self._waiting_for(node, pod.priority) if other.uid != pod.uid]
         if self.node_of(pod.uid) != node:
             return others
         return [other for other in others if _order(other) < _order(pod)]
 
     def lower_than(self, priority: int, node: str) -> list[PodView]:
         """Pods of a lower priority that are nominated for the node."""
-        return [pod for uid, pod in self._pods.items() if self._node_of[uid] == node and pod.priority < priority]
+        return [pod for pod in self._on.get(node, {}).values() if pod.priority < priority]
 
     # --- what is seen and decided
 
@@ -83,33 +82,45 @@ class Nominations:
             return self.withdraw(pod.uid)
         is_news = bool(node) and (before is None or node != before.nominated_node)
         moved = is_news and before is not None and node != self._node_of[pod.uid]
-        self._keep(pod)
-        if is_news:
-            self._node_of[pod.uid] = node
+        self._keep(pod, node if is_news else self._node_of[pod.uid])
         return _FREED if moved else Change.NOTHING
 
     def nominate(self, pod: PodView, node: str) -> None:
         """Room is about to be made for the pod on the node."""
-        self._keep(pod)
-        self._node_of[pod.uid] = node
+        self._keep(pod, node)
 
     def withdraw(self, uid: str) -> Change:
         """The pod needs no room any more, or not there; returns what may be possible if it had a nomination."""
-        self._node_of.pop(uid, None)
         pod = self._pods.pop(uid, None)
         if pod is None:
             return Change.NOTHING
+        self._leave_node(uid)
         for term in pod.shape.anti_affinity:
             self._signatures.remove_selector(term.selector)
         return _FREED
 
-    def _keep(self, pod: PodView) -> None:
+    def _waiting_for(self, node: str, priority: int) -> list[PodView]:
+        """Pods of that priority and higher ones that are nominated for the node and not placed."""
+        pods = self._on.get(node, {})
+        return [pod for uid, pod in pods.items() if pod.priority >= priority and not self._is_placed(uid)]
+
+    def _keep(self, pod: PodView, node: str) -> None:
         before = self._pods.get(pod.uid)
+        if before is not None and self._node_of[pod.uid] != node:
+            self._leave_node(pod.uid)
         self._pods[pod.uid] = pod
+        self._node_of[pod.uid] = node
+        self._on.setdefault(node, {})[pod.uid] = pod
         for term in pod.shape.anti_affinity:
             self._signatures.add_selector(term.selector)
         for term in before.shape.anti_affinity if before is not None else ():
             self._signatures.remove_selector(term.selector)
+
+    def _leave_node(self, uid: str) -> None:
+        node = self._node_of.pop(uid)
+        del self._on[node][uid]
+        if not self._on[node]:
+            del self._on[node]
 
 
 def _order(pod: PodView) -> tuple[int, float, str]:
