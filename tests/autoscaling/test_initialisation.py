@@ -81,3 +81,38 @@ def test_a_pod_that_was_seen_to_become_ready_before_does_not_count_again():
 
 def test_pods_that_take_twenty_minutes_are_learned():
     assert learned(pods(1200, 1210, 1190, 1200)).typical(SETTINGS) == pytest.approx(1200)
+
+
+def bound(*waits, start=30.0, **fields):
+    """Pods that waited so long for a node, and took ``start`` seconds from there."""
+    return [
+        target_pod(f"w{i}", created=100.0 * i, scheduled_at=100.0 * i + w, ready_since=100.0 * i + w + start, **fields)
+        for i, w in enumerate(waits)
+    ]
+
+
+WAITS = {
+    "nobody was seen": ([], 0.0),
+    "all found room at once": (bound(0, 0, 1), 1 / 3),
+    "most waited for a new node": (bound(90, 95, 0, 85), 90.0),
+    "one of many waited": (bound(0, 0, 0, 0, 90), 0.0),
+    "the cluster had no room": (bound(1500, 1500, 1500), 0.0),
+    "when they were bound is not known": (pods(90, 90, 90), 0.0),
+    "they had a scheduling gate": (bound(90, 90, 90, was_gated=True), 0.0),
+}
+
+
+@pytest.mark.parametrize(("seen", "seconds"), WAITS.values(), ids=WAITS)
+def test_the_wait_for_a_node_is_learned_by_itself(seen, seconds):
+    known = learned(seen)
+    assert known.typical_wait(SETTINGS) == pytest.approx(seconds)
+    assert known.ahead(SETTINGS) == pytest.approx(known.typical(SETTINGS) + seconds)
+
+
+def test_a_new_revision_waits_for_nodes_as_the_one_before_did():
+    known = learned(bound(90, 90, 90), pods(30, 30, 30, revision="b", first=1000))
+    assert (known.revision, known.typical_wait(SETTINGS)) == ("b", 90.0)
+
+
+def test_no_wait_is_looked_ahead_for_beyond_the_longest_start():
+    assert Initialisation((3600.0,), waits=(500.0,)).ahead(SETTINGS) == SETTINGS.longest_seconds

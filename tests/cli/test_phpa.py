@@ -10,7 +10,7 @@ import pytest
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.behavior import Memory, Recommendation
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.initialisation import Initialisation
+from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
 from concerto.cli.explain import split_name
 from concerto.cli.explain_phpa import explain_phpa
 from concerto.cli.main import main
@@ -57,7 +57,7 @@ def web(**status):
         },
         "conditions": [],
     }
-    return obj | {"status": write_state(state, 30.0) | shown | status}
+    return obj | {"status": write_state(state, InitialisationSettings()) | shown | status}
 
 
 def row(text, source):
@@ -88,6 +88,28 @@ def test_all_that_requires_replicas_is_shown_with_its_detail_and_what_decides():
         "made 100 s ago; holds for 200 s more (window of 300 s, by default)"
     )
     assert row(text, "spec.minReplicas").split()[1:3] == ["2", "the"]
+
+
+STARTING = {
+    "nothing is known": ({"pods": 0, "seconds": 60.0}, None, ""),
+    "pods find room at once": (
+        {"pods": 1, "seconds": 30.0, "waitSeconds": 0.3},
+        None,
+        "Pods take 30 s from their binding to Ready.",
+    ),
+    "pods wait": (
+        {"pods": 4, "seconds": 30.0, "waitSeconds": 90.0},
+        {"count": 2, "since": format_timestamp(NOW - 300.0)},
+        "Pods take 30 s from their binding to Ready. Before that they wait 90 s for a node. "
+        "2 pods wait for a node, the oldest for 5 min. kubectl describe pod shows why.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("learned", "waiting", "words"), STARTING.values(), ids=STARTING)
+def test_what_delays_pods_is_shown(learned, waiting, words):
+    lines = explain_phpa(web(initialization=learned, waitingPods=waiting), NOW).splitlines()
+    assert lines[2] == words
 
 
 def test_schedules_pause_and_conditions_are_shown():

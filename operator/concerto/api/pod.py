@@ -57,6 +57,7 @@ class PodView:
         images: of its containers, init containers and volumes, each with a tag or digest.
         unscheduled_since: when its condition PodScheduled became False; None unless it is False.
         first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
+        was_gated: whether it was observed with scheduling gates (no field of a Pod has that once they are gone).
         volumes: its volumes that matter for where it can run.
         mirror: whether it stands for a static pod, which its kubelet runs on, and shows again, if it is deleted.
         group: name of its PodGroup, in its namespace (``spec.schedulingGroup.podGroupName``); empty without one.
@@ -91,6 +92,7 @@ class PodView:
     deleting_since: float = 0.0
     host: str = ""
     first_ready: float | None = None
+    was_gated: bool = False
     owner: tuple[str, str] | None = None
     volumes: PodVolumes = NO_VOLUMES
     images: tuple[str, ...] = ()

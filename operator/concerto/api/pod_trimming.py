@@ -84,6 +84,8 @@ def trim_target_pod(obj: Raw) -> dict[str, Any]:
     """The part of a raw Pod that autoscaling reads, bounded in size: for a process that does not place pods."""
     trimmed = trim_pod(obj)
     spec = {k: trimmed["spec"][k] for k in _TARGET_SPEC if k in trimmed["spec"]}
+    if gates := trimmed["spec"].get("schedulingGates"):
+        spec["schedulingGates"] = gates[:1]  # that there is one is all that matters
     if "resources" in spec:
         spec["resources"] = _first_resources(spec["resources"])
     for containers in ("containers", "initContainers"):

@@ -57,12 +57,28 @@ def explain_phpa(obj: Object, now: float) -> str:
     current, desired = status.get("currentReplicas", 0), status.get("desiredReplicas", decided["replicas"])
     lines = [f"{head}: {current} replicas, {desired} desired, between {spec.min_replicas} and {spec.max_replicas}."]
     lines.append(f"Since {_ago(decided['at'], now)}: {decided['message']}")
+    lines += _starting(status, now)
     if (pause := Pause.from_metadata(obj["metadata"])) is not None:
         lines.append(f"Scaling is paused by annotation {pause.annotation}.")
     lines += ["", aligned(_rows(_requirements(spec, status, read_state(spec, status), now), desired))]
     if condition := [c for c in status.get("conditions") or () if _is_wrong(c)]:
         lines += ["", *(f"{c['type']} is {c['status']} ({c['reason']}): {c['message']}" for c in condition)]
     return "\n".join(lines)
+
+
+def _starting(status: Object, now: float) -> list[str]:
+    """How long pods wait for a node and take to start, as far as that is known."""
+    learned, waiting = status.get("initialization") or {}, status.get("waitingPods")
+    lines = []
+    if learned.get("pods"):
+        lines.append(f"Pods take {learned['seconds']:.0f} s from their binding to Ready.")
+    if (wait := learned.get("waitSeconds", 0.0)) >= 1.0:
+        lines.append(f"Before that they wait {wait:.0f} s for a node.")
+    if waiting:
+        count, ago = waiting["count"], _ago(waiting["since"], now)
+        who = "1 pod waits" if count == 1 else f"{count} pods wait"
+        lines.append(f"{who} for a node, the oldest for {ago}. kubectl describe pod shows why.")
+    return [" ".join(lines)] if lines else []
 
 
 def _is_wrong(condition: Object) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from concerto.api.conditions import Condition
+from concerto.api.pod_trimming import trim_target_pod
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
@@ -16,12 +17,12 @@ from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
 from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.initialisation import Initialisation
+from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
 from concerto.autoscaling.pods import Gone
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
 from concerto.controllers.autoscaling.capacity_reservation import OWNER_LABEL, build_reservation
-from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
+from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics, ShownLoad
 from concerto.controllers.autoscaling.measurements import load_of
 from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
 from concerto.controllers.autoscaling.spec import bounds_of, models_of
@@ -34,11 +35,13 @@ from concerto.controllers.autoscaling.status import (
     merge_patch,
     metric_statuses,
     target_digest,
+    waiting_status,
     why,
 )
 from concerto.controllers.autoscaling.targets import scale_of
 from concerto.kube import Resource
 from support.crd_schemas import problems
+from support.pod_views import target_pod
 
 NOW = 1_772_366_400.0
 STAMP = "2026-03-01T12:00:00Z"
@@ -57,20 +60,21 @@ def raw(**spec):
 SPEC = PredictiveHPA.from_raw(raw())
 STATE = State(
     Memory((Recommendation(NOW - 10.25, 4),), (ScaleEvent(NOW - 5.5, -2),)),
-    Initialisation((30.0, 31.0), "abc", (90.0, 95.0), NOW - 60),
+    Initialisation((30.0, 31.0), "abc", (90.0, 95.0), NOW - 60, (0.0, 2.0)),
     Ring(15, 240).add(NOW - 20, 2.5).add(NOW, 3.25),
     Ring(300, 864).add(NOW, 3.0),
 )
+LOAD = ShownLoad(4.5, 5, 6, 2, 30.0, 45.0)
 RESULT = ForecastResult("ForecastActive", "Holt", 4.2, 5.1, 67.5, 12.4, 40.0, 19.0, 96)
 
 
 def test_a_restart_forgets_nothing():
-    assert read_state(SPEC, write_state(STATE, 30.5)) == STATE
+    assert read_state(SPEC, write_state(STATE, InitialisationSettings())) == STATE
 
 
 def test_history_on_another_grid_begins_anew_and_the_rest_stays():
     spec = PredictiveHPA.from_raw(raw(prediction={"historyLength": "1344h"}))
-    state = read_state(spec, write_state(STATE, 30.5))
+    state = read_state(spec, write_state(STATE, InitialisationSettings()))
     assert state.coarse.values == ()
     assert state.fine == STATE.fine and state.memory == STATE.memory
 
@@ -101,7 +105,8 @@ def test_a_whole_status_fits_the_crd():
         "lastDecision": last_decision(None, decision(), "Scaled.", 5, now=NOW),
         "conditions": all_conditions(decision().conditions, RESULT, off=False, generation=2, old=(), now=STAMP),
         "forecast": forecast_status(RESULT, 5, now=NOW, expires_at=NOW + 120),
-        **write_state(STATE, 30.5),
+        **waiting_status([target_pod(ready=None, phase="Pending")]),
+        **write_state(STATE, InitialisationSettings()),
     }
     assert problems(raw() | {"status": status}) == []
     assert len(status["currentMetrics"]) == 1  # the broken one is left out, not null
@@ -161,7 +166,7 @@ def test_a_load_has_a_time_that_history_can_hold(observed_at, window, at):
     load = load_of([Proposal(4, "qps", 3.5, observed_at=observed_at, window=window)], NOW)
     assert (load.demand, load.observed_at) == (3.5, at)
     ring = Ring(15, 240).add(load.observed_at, load.demand)
-    assert problems(raw() | {"status": write_state(replace(STATE, fine=ring), 30.0)}) == []
+    assert problems(raw() | {"status": write_state(replace(STATE, fine=ring), InitialisationSettings())}) == []
 
 
 WORDS = {
@@ -304,6 +309,9 @@ SERIES = {
     "concerto_phpa_forecast_demand": RESULT.expected,
     "concerto_phpa_forecast_demand_upper": RESULT.upper,
     "concerto_phpa_forecast_horizon_seconds": RESULT.horizon_seconds,
+    "concerto_phpa_waiting_pods": 2,
+    "concerto_phpa_start_seconds": 30.0,
+    "concerto_phpa_wait_seconds": 45.0,
     "concerto_phpa_forecast_error_percent": 12.4,
     "concerto_phpa_forecast_active": 1.0,
 }
@@ -316,7 +324,7 @@ def shown(registry, name, namespace="n"):
 def test_an_objects_load_replicas_and_forecast_are_metrics_and_go_with_it():
     registry = CollectorRegistry()
     metrics = ForecastMetrics(registry)
-    metrics.observe(("n", "web"), RESULT, demand=4.5, replicas=5, desired=6)
+    metrics.observe(("n", "web"), RESULT, LOAD)
     assert shown(registry, "web") == SERIES
     metrics.forget("n", "web")
     metrics.forget("n", "never-seen")
@@ -326,10 +334,14 @@ def test_an_objects_load_replicas_and_forecast_are_metrics_and_go_with_it():
 def test_what_is_no_longer_known_of_an_object_has_no_series():
     registry = CollectorRegistry()
     metrics = ForecastMetrics(registry)
-    metrics.observe(("n", "web"), RESULT, demand=4.5, replicas=5, desired=6)
-    metrics.observe(("n", "web"), None, demand=None, replicas=5, desired=5)
+    metrics.observe(("n", "web"), RESULT, LOAD)
+    metrics.observe(("n", "web"), None, ShownLoad(None, 5, 5, 0, None, None))
     known = {metric: value for metric, value in shown(registry, "web").items() if value is not None}
-    assert known == {"concerto_phpa_replicas": 5, "concerto_phpa_desired_replicas": 5}
+    assert known == {
+        "concerto_phpa_replicas": 5,
+        "concerto_phpa_desired_replicas": 5,
+        "concerto_phpa_waiting_pods": 0,
+    }
 
 
 def test_objects_beyond_the_bound_have_no_series_until_another_goes():
@@ -337,7 +349,7 @@ def test_objects_beyond_the_bound_have_no_series_until_another_goes():
     metrics = ForecastMetrics(registry, max_objects=1)
 
     def observe(name):
-        metrics.observe(("n", name), RESULT, demand=4.5, replicas=5, desired=6)
+        metrics.observe(("n", name), RESULT, LOAD)
 
     observe("web")
     observe("late")
@@ -404,3 +416,37 @@ def test_when_a_pod_became_ready_for_the_first_time_is_remembered(seen, first):
         old = new
     (view,) = index.select("n", parse_selector("app=web"))
     assert view.first_ready == (None if first is None else NOW + first)
+
+
+WAITING = {"ready": None, "phase": "Pending", "started": None}
+POD_STATES = {
+    "one that serves": ({"node_name": "a"}, False),
+    "one that starts on its node": (WAITING | {"node_name": "a"}, False),
+    "one without a node": (WAITING, True),
+    "one with a scheduling gate": (WAITING | {"gates": ("queue",)}, False),
+    "one that is deleted": (WAITING | {"deleting": True}, False),
+}
+
+
+@pytest.mark.parametrize(("fields", "waits"), POD_STATES.values(), ids=POD_STATES)
+def test_only_pods_without_a_node_wait_for_one(fields, waits):
+    since = format_timestamp(NOW - 90)
+    pods = [target_pod("a", created=NOW - 90, **fields), target_pod("b", created=NOW - 60, **fields)]
+    assert waiting_status(pods) == ({"waitingPods": {"count": 2, "since": since}} if waits else {})
+
+
+def test_a_pod_that_had_a_scheduling_gate_is_remembered():
+    index, selector = PodsByLabel(), parse_selector("app=web")
+    gated = {
+        "metadata": {"namespace": "n", "name": "a", "uid": "a", "labels": {"app": "web"}, "creationTimestamp": STAMP},
+        "spec": {"containers": [], "schedulingGates": [{"name": "one"}, {"name": "two"}]},
+    }
+    free = gated | {"spec": {"containers": []}}
+    trimmed = [trim_target_pod(obj) for obj in (gated, free, free)]
+    for before, after in zip([None, *trimmed], trimmed, strict=False):
+        index.on_change(before, after)
+    (pod,) = index.select("n", selector)
+    assert (pod.was_gated, pod.waiting) == (True, True)
+    index.on_change(trimmed[-1], None)
+    index.on_change(None, trimmed[-1])
+    assert not index.select("n", selector)[0].was_gated, "another pod of that name"

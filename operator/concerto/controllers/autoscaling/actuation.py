@@ -16,7 +16,7 @@ from concerto.autoscaling.decision import Decision, Floor, carried_out, decide, 
 from concerto.autoscaling.forecast_influence import ForecastResult, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
-from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
+from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics, ShownLoad
 from concerto.controllers.autoscaling.measurements import load_of
 from concerto.controllers.autoscaling.observation import Observation
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
@@ -30,6 +30,7 @@ from concerto.controllers.autoscaling.status import (
     metric_statuses,
     no_decision,
     selector_status,
+    waiting_status,
 )
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, ObjectEvents, TrackedObject
@@ -105,13 +106,7 @@ class Actuator:
             return
         plan = self._plan(observed, observed.scale, forecast)
         tracked, decision = observed.tracked, plan.decision
-        self._metrics.observe(
-            tracked.key,
-            forecast,
-            demand=load_of(observed.measured.outcomes, observed.now).demand,
-            replicas=observed.scale.replicas,
-            desired=decision.replicas,
-        )
+        self._show(plan)
         if decision.error is not None:
             self._events.warning(tracked, "FailedComputeMetricsReplicas", "Computing", decision.error)
         outcome: _Outcome | None = _Outcome(False, None, decision.conditions)
@@ -156,6 +151,20 @@ class Actuator:
                 fallback=self._fallback(observed),
             )
         return _Plan(observed, scale, bounds, forecast, floor, decision, pause)
+
+    def _show(self, plan: _Plan) -> None:
+        """Set the object's series in Prometheus."""
+        observed, settings = plan.observed, self._settings.initialisation
+        learned = observed.tracked.state.initialisation
+        shown = ShownLoad(
+            demand=load_of(observed.measured.outcomes, observed.now).demand,
+            replicas=plan.scale.replicas,
+            desired=plan.decision.replicas,
+            waiting_pods=sum(pod.waiting for pod in observed.pods),
+            start_seconds=learned.typical(settings) if learned.seconds else None,
+            wait_seconds=learned.typical_wait(settings) if learned.waits else None,
+        )
+        self._metrics.observe(observed.tracked.key, plan.forecast, shown)
 
     def _fallback(self, observed: Observation) -> int | None:
         """Replicas of ``spec.fallback``, once the metrics have had no answer for long enough."""
@@ -258,7 +267,8 @@ class Actuator:
             "historyOf": tracked.digest,
             "lastDecision": decided,
             "conditions": _conditions(observed, outcome.conditions, forecast),
-            **write_state(tracked.state, tracked.state.initialisation.typical(self._settings.initialisation)),
+            **waiting_status(observed.pods),
+            **write_state(tracked.state, self._settings.initialisation),
         }
         if observed.open_schedules:
             status["openSchedules"] = list(observed.open_schedules)

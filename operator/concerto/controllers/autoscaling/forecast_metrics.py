@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -31,7 +32,32 @@ _LOAD = {
     "demand": ("concerto_phpa_demand", "Load by the latest metrics, in replicas at their target."),
     "replicas": ("concerto_phpa_replicas", "Replicas of the target."),
     "desired": ("concerto_phpa_desired_replicas", "Replicas that were decided on."),
+    "waiting_pods": ("concerto_phpa_waiting_pods", "Pods of the target that wait for a node."),
+    "start_seconds": ("concerto_phpa_start_seconds", "How long pods take from their binding to Ready."),
+    "wait_seconds": ("concerto_phpa_wait_seconds", "How long pods wait for a node."),
 }
+"""Attributes of `ShownLoad`, and the gauges that show them."""
+
+
+@dataclass(frozen=True)
+class ShownLoad:
+    """What is shown of an object beside its forecast; None where it is not known.
+
+    Attributes:
+        demand: load, in replicas at their target.
+        replicas: of the target.
+        desired: replicas that were decided on.
+        waiting_pods: pods that wait for a node.
+        start_seconds: typical time from binding to Ready.
+        wait_seconds: typical wait for a node.
+    """
+
+    demand: float | None
+    replicas: int
+    desired: int
+    waiting_pods: int
+    start_seconds: float | None
+    wait_seconds: float | None
 
 
 class ForecastMetrics:
@@ -58,29 +84,18 @@ class ForecastMetrics:
             registry=registry,
         )
 
-    def observe(
-        self,
-        key: tuple[str, str],
-        forecast: ForecastResult | None,
-        *,
-        demand: float | None,
-        replicas: int,
-        desired: int,
-    ) -> None:
+    def observe(self, key: tuple[str, str], forecast: ForecastResult | None, load: ShownLoad) -> None:
         """Set the series of one object. A value that is not known has no series.
 
         Args:
             key: namespace and name.
             forecast: its forecast; None without one.
-            demand: load, in replicas at their target; None where the metrics do not show it.
-            replicas: of the target.
-            desired: replicas that were decided on.
+            load: what else is shown.
         """
         if not self._admit(key):
             return
-        load = {"demand": demand, "replicas": replicas, "desired": desired}
         for attribute, gauge in self._load.items():
-            _show(gauge, key, load[attribute])
+            _show(gauge, key, getattr(load, attribute))
         for attribute, gauge in self._forecast.items():
             _show(gauge, key, None if forecast is None else getattr(forecast, attribute))
 

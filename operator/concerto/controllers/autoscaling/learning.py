@@ -80,8 +80,8 @@ class Forecaster:
         prediction, state = observed.spec.prediction, observed.tracked.state
         horizon = prediction.horizon_seconds
         if horizon is None:
-            typical = state.initialisation.typical(self._settings.initialisation)
-            horizon = typical + self._settings.controller.sync_seconds / 2
+            ahead = state.initialisation.ahead(self._settings.initialisation)
+            horizon = ahead + self._settings.controller.sync_seconds / 2
         newest = (state.fine.last + 0.5) * state.fine.step if state.fine.values else 0.0
         return Subject(
             state.fine,

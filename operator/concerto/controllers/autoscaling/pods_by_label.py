@@ -56,7 +56,8 @@ class PodsByLabel:
                 logger.warning("pod %s/%s does not count for autoscaling: %s", namespace, name, str(error)[:200])
                 return
             if before is not None:
-                pod = replace(pod, first_ready=_first_ready(before, pod))
+                was_gated = before.was_gated or bool(before.gates)
+                pod = replace(pod, first_ready=_first_ready(before, pod), was_gated=was_gated)
             self._add(namespace, name, pod)
             if before is not None and before.is_ready and pod.deleting and not before.deleting:
                 self._remember_gone(namespace, _GonePod(pod.labels, Gone(before.ready_since, pod.deleting_since)))

@@ -11,7 +11,7 @@ from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
 from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
 from concerto.autoscaling.history import Ring, coarse_ring, weekly_ring
-from concerto.autoscaling.initialisation import Initialisation
+from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
 from concerto.autoscaling.replicas import MAX_REPLICAS
 
 FINE_SECONDS = 15
@@ -62,6 +62,7 @@ def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
             learned.get("revision", ""),
             tuple(float(s) for s in learned.get("before") or ()),
             _time(learned["learnedUntil"]) if "learnedUntil" in learned else 0.0,
+            tuple(float(s) for s in learned.get("waits") or ()),
         ),
         _filled(Ring(FINE_SECONDS, FINE_LENGTH), rings),
         _filled(coarse_ring(spec.prediction.history_seconds), rings),
@@ -69,15 +70,17 @@ def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
     )
 
 
-def write_state(state: State, typical_seconds: float) -> dict[str, Any]:
-    """The members of a status that `read_state` reads."""
+def write_state(state: State, settings: InitialisationSettings) -> dict[str, Any]:
+    """The members of a status that `read_state` reads, and what is typical of its times by the settings."""
     learned = state.initialisation
     initialisation: dict[str, Any] = {
-        "seconds": round(typical_seconds, 1),
+        "seconds": round(learned.typical(settings), 1),
+        "waitSeconds": round(learned.typical_wait(settings), 1),
         "pods": len(learned.seconds),
         "revision": learned.revision,
         "recent": [round(s) for s in learned.seconds],
         "before": [round(s) for s in learned.before],
+        "waits": [round(s) for s in learned.waits],
     }
     if learned.learned_until:
         initialisation["learnedUntil"] = format_micro_timestamp(learned.learned_until)

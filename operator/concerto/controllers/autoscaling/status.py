@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.pod import PodView
 from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.decision import Decision, Failure
@@ -47,6 +48,15 @@ def metric_statuses(metrics: Sequence[MetricSpec], outcomes: Sequence[Proposal |
 def selector_status(selector: str) -> dict[str, str]:
     """``status.selector``; left out where it is too long: a part of a selector selects other pods, or is invalid."""
     return {"selector": selector} if len(selector) <= _MAX_TEXT else {}
+
+
+def waiting_status(pods: Sequence[PodView]) -> dict[str, Any]:
+    """``status.waitingPods``; left out where no pod waits for a node."""
+    since = [pod.created for pod in pods if pod.waiting]
+    if not since:
+        return {}
+    # A time of somebody's own making, such as the year 1, could not be written again
+    return {"waitingPods": {"count": len(since), "since": format_timestamp(max(min(since), 1.0))}}
 
 
 def forecast_status(

@@ -11,6 +11,7 @@ from concerto.api.conditions import Condition, find_condition
 from concerto.api.predictivehpa import Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.behavior import Memory
+from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.controllers.autoscaling.state import State, read_state, write_state
 from concerto.controllers.autoscaling.status import target_digest
 from concerto.kube import EventRecorder, Object
@@ -115,7 +116,7 @@ class TrackedObject:
         return changed or self.pause != paused
 
     def _take_spec(self, obj: Object, status: Mapping[str, Any]) -> None:
-        spec, state = _parsed(obj, {**status, **write_state(self.state, 0.0)})
+        spec, state = _parsed(obj, {**status, **write_state(self.state, InitialisationSettings())})
         digest = target_digest(spec) if spec else ""
         self.load_history_after = 0.0
         if digest != self.digest:
