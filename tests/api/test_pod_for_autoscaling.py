@@ -1,3 +1,5 @@
+import pytest
+
 from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_pod, trim_target_pod
 from concerto.api.timestamps import parse_timestamp
@@ -80,3 +82,29 @@ def test_a_pod_that_nobody_has_seen_yet_is_pending():
         }
     )
     assert (view.phase, view.ready, view.started) == ("Pending", None, None)
+
+
+def target(spec, status):
+    return PodView.from_raw(trim_target_pod({**RAW, "spec": RAW["spec"] | spec, "status": RAW["status"] | status})).shape
+
+
+ENFORCED = {
+    "the status reports nothing": ({}, {"cpu": 1000}),
+    "the resize is not carried out": ({"resources": {"limits": {"cpu": "500m"}}}, {"cpu": 500}),
+    "the limit is new and not enforced yet": ({"resources": {"requests": {"cpu": "100m"}}}, {}),
+    "only what was allocated is reported": ({"allocatedResources": {"cpu": "100m"}}, {"cpu": 1000}),
+}
+
+
+@pytest.mark.parametrize(("reported", "limits"), ENFORCED.values(), ids=ENFORCED)
+def test_limits_are_those_that_the_node_enforces_and_requests_those_of_the_spec(reported, limits):
+    shape = target({}, {"containerStatuses": [{"name": "a", **reported}]})
+    assert shape.containers[0].limits == limits
+    assert shape.containers[0].requests == {"cpu": 100}
+
+
+def test_the_limit_of_a_pod_as_a_whole_is_the_enforced_one_too():
+    spec = {"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}
+    assert target(spec, {}).pod_level_limits == {"cpu": 2000}
+    assert target(spec, {"resources": {"limits": {"cpu": "1"}}}).pod_level_limits == {"cpu": 1000}
+    assert target({}, {}).pod_level_limits == {}

@@ -1,7 +1,7 @@
 import pytest
 
 from concerto.api.pod_requests import ContainerResources
-from concerto.autoscaling.pods import MetricError, Sample, group_pods, requests_of
+from concerto.autoscaling.pods import MetricError, Sample, group_pods, requests_of, serving
 from concerto.autoscaling.settings import ControllerSettings
 from support.pod_views import target_pod
 
@@ -112,3 +112,26 @@ def test_a_missing_request_is_an_error_that_names_container_and_pod():
         requests_of([TWO], "memory", None)
     with pytest.raises(MetricError, match="container z not found in Pod p"):
         requests_of([TWO], "cpu", "z")
+
+
+def limits(*containers, pod=None):
+    """A pod whose containers have these cpu limits; None: no limit."""
+    named = [ContainerResources(n, {}, {} if c is None else {"cpu": c}) for n, c in zip("abc", containers, strict=False)]
+    return target_pod("p", containers=named, pod_level_limits=None if pod is None else {"cpu": pod})
+
+
+LIMITS = {
+    "its containers are at theirs": (limits(500, 500), None, 990, True),
+    "its containers are below theirs": (limits(500, 500), None, 900, False),
+    "a container has none": (limits(500, None), None, 5000, False),
+    "the pod has one, and its containers have none": (limits(None, None, pod=1000), None, 990, True),
+    "the pod's is the lower one": (limits(500, 1000, pod=800), None, 790, True),
+    "the containers' are lower together": (limits(300, 300, pod=800), None, 590, True),
+    "one container has its own": (limits(500, 1000, pod=800), "a", 490, True),
+    "what the pod leaves one container is not known": (limits(None, 500, pod=800), "a", 790, False),
+}
+
+
+@pytest.mark.parametrize(("pod", "container", "used", "is_saturated"), LIMITS.values(), ids=LIMITS)
+def test_pods_at_their_limits_are_saturated(pod, container, used, is_saturated):
+    assert serving([pod], {"p": Sample(used, NOW, 15.0)}, "cpu", container).saturated == is_saturated

@@ -17,11 +17,17 @@ def target_pod(
     *,
     containers: Iterable[ContainerResources] = (),
     pod_level_requests: Mapping[str, int] | None = None,
+    pod_level_limits: Mapping[str, int] | None = None,
     revision: str = "",
     **fields: Any,
 ) -> PodView:
     """A pod that is Ready since time 0, unless the fields say otherwise."""
-    shape = replace(shape_of({"containers": []}), containers=tuple(containers), pod_level_requests=pod_level_requests)
+    shape = replace(
+        shape_of({"containers": []}),
+        containers=tuple(containers),
+        pod_level_requests=pod_level_requests,
+        pod_level_limits=pod_level_limits or {},
+    )
     defaults = {
         "namespace": "n",
         "uid": "",

@@ -92,6 +92,11 @@ def pod_level_requests(containers: Iterable[ContainerResources], pod: Raw, overh
     return total
 
 
+def pod_level_limits(pod: Raw) -> dict[str, int]:
+    """Limits of the pod as a whole, in thousandths, from ``spec.resources``; empty where the pod has none."""
+    return _in_thousandths(pod.get("limits"))
+
+
 def _in_thousandths(amounts: Raw | None) -> dict[str, int]:
     first = sorted((amounts or {}).items(), key=lambda item: item[0] not in ("cpu", "memory"))[:_MAX_RESOURCES]
     return {name: milli(amount) for name, amount in first}

@@ -26,7 +26,14 @@ from concerto.api.pod_constraints import (
     parse_pod_affinity,
     parse_preferred,
 )
-from concerto.api.pod_requests import ContainerResources, CpuPrediction, PodResources, QoS, pod_level_requests
+from concerto.api.pod_requests import (
+    ContainerResources,
+    CpuPrediction,
+    PodResources,
+    QoS,
+    pod_level_limits,
+    pod_level_requests,
+)
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm
 
 Raw = Mapping[str, Any]
@@ -68,6 +75,7 @@ class PodShape:
         containers: its containers, init containers that restart among them; at most 100.
         pod_level_requests: where the pod has requests of its own, those over its containers', with overhead, in
             thousandths; None elsewhere.
+        pod_level_limits: limits of the pod as a whole, in thousandths.
     """
 
     key: bytes
@@ -91,6 +99,7 @@ class PodShape:
     node_features: frozenset[str] = field(compare=False)
     containers: tuple[ContainerResources, ...] = field(compare=False, default=())
     pod_level_requests: Mapping[str, int] | None = field(compare=False, default=None)
+    pod_level_limits: Mapping[str, int] = field(compare=False, default_factory=dict)
 
     @property
     def selects_pods(self) -> bool:
@@ -234,4 +243,5 @@ def _decode(key: bytes) -> PodShape:
         node_features=frozenset(features),
         containers=own,
         pod_level_requests=pod_level_requests(own, pod or {}, overhead or {}),
+        pod_level_limits=pod_level_limits(pod or {}),
     )

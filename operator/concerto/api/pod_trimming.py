@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from concerto.api.pod_ownership import MIRROR
@@ -81,25 +82,38 @@ def _has_too_much_text(labels: Mapping[str, str]) -> bool:
 
 
 def trim_target_pod(obj: Raw) -> dict[str, Any]:
-    """The part of a raw Pod that autoscaling reads, bounded in size: for a process that does not place pods."""
+    """The part of a raw Pod that autoscaling reads, bounded in size: for a process that does not place pods.
+
+    Limits are those that the pod's node enforces: until a resize in place is carried out, they are not those of the
+    spec.
+    """
     trimmed = trim_pod(obj)
     spec = {k: trimmed["spec"][k] for k in _TARGET_SPEC if k in trimmed["spec"]}
     if gates := trimmed["spec"].get("schedulingGates"):
         spec["schedulingGates"] = gates[:1]  # that there is one is all that matters
     if "resources" in spec:
-        spec["resources"] = _first_resources(spec["resources"])
+        spec["resources"] = _first_resources(_enforced(spec["resources"], trimmed["status"]))
+    statuses = (trimmed["status"].get(group) or () for group in ("containerStatuses", "initContainerStatuses"))
+    reported = {each.get("name"): each for each in chain.from_iterable(statuses)}
     for containers in ("containers", "initContainers"):
         if containers in trimmed["spec"]:
-            spec[containers] = [_trim_target_container(c) for c in trimmed["spec"][containers][:_MAX_CONTAINERS]]
+            first = trimmed["spec"][containers][:_MAX_CONTAINERS]
+            spec[containers] = [_trim_target_container(c, reported.get(c.get("name"), {})) for c in first]
     status = {k: v for k, v in trimmed["status"].items() if k in _TARGET_STATUS}
     return {"metadata": trimmed["metadata"], "spec": spec, "status": status}
 
 
-def _trim_target_container(container: Raw) -> dict[str, Any]:
+def _trim_target_container(container: Raw, status: Raw) -> dict[str, Any]:
     trimmed = {k: container[k] for k in ("name", "restartPolicy") if k in container}
     if "resources" in container:
-        trimmed["resources"] = _first_resources(container["resources"])
+        trimmed["resources"] = _first_resources(_enforced(container["resources"], status))
     return trimmed
+
+
+def _enforced(wanted: Raw, status: Raw) -> Raw:
+    """The resources of a pod or a container with the limits that its status reports, where it reports any."""
+    reported = status.get("resources")
+    return wanted if reported is None else {**wanted, "limits": reported.get("limits")}
 
 
 def _first_resources(resources: Raw) -> dict[str, Any]:

@@ -169,8 +169,14 @@ def _share(pod: Gone, begin: float, end: float) -> float:
 
 
 def _limit_of(pod: PodView, resource: str | None, container: str | None) -> int:
-    """Zero when any container in question has no limit: then its maximum is unknown."""
-    chosen = [c for c in pod.shape.containers if container is None or c.name == container]
-    if resource is None or any(resource not in c.limits for c in chosen):
+    """The most that a pod, or one of its containers, can use, in thousandths; 0 where that is not known.
+
+    The pod's own limit bounds all containers together. What it leaves one of them depends on the others.
+    """
+    if resource is None:
         return 0
-    return sum(c.limits[resource] for c in chosen)
+    chosen = [c for c in pod.shape.containers if container is None or c.name == container]
+    limits = [sum(c.limits[resource] for c in chosen)] if all(resource in c.limits for c in chosen) else []
+    if container is None and resource in pod.shape.pod_level_limits:
+        limits.append(pod.shape.pod_level_limits[resource])
+    return min(limits, default=0)
