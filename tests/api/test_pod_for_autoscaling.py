@@ -85,7 +85,9 @@ def test_a_pod_that_nobody_has_seen_yet_is_pending():
 
 
 def target(spec, status):
-    return PodView.from_raw(trim_target_pod({**RAW, "spec": RAW["spec"] | spec, "status": RAW["status"] | status})).shape
+    return PodView.from_raw(
+        trim_target_pod({**RAW, "spec": RAW["spec"] | spec, "status": RAW["status"] | status})
+    ).shape
 
 
 ENFORCED = {

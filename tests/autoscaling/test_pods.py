@@ -116,7 +116,9 @@ def test_a_missing_request_is_an_error_that_names_container_and_pod():
 
 def limits(*containers, pod=None):
     """A pod whose containers have these cpu limits; None: no limit."""
-    named = [ContainerResources(n, {}, {} if c is None else {"cpu": c}) for n, c in zip("abc", containers, strict=False)]
+    named = [
+        ContainerResources(n, {}, {} if c is None else {"cpu": c}) for n, c in zip("abc", containers, strict=False)
+    ]
     return target_pod("p", containers=named, pod_level_limits=None if pod is None else {"cpu": pod})
 
 

@@ -82,6 +82,8 @@ def _starting(status: Object, now: float) -> list[str]:
 
 
 def _is_wrong(condition: Object) -> bool:
+    if condition["type"] == "ScaledToZero":  # right either way
+        return False
     expected = "False" if condition["type"] in ("ScalingLimited", "Reconciling", "Stalled") else "True"
     return bool(condition["status"] != expected) and condition["type"] not in ("Ready", "Stalled")
 

@@ -170,6 +170,71 @@ async def test_a_restarted_operator_knows_since_when_metrics_have_failed():
     assert world.scaled == {"web": 6}
 
 
+NIGHT = {"name": "night", "replicas": 0, "start": "* * * * *", "end": "0 0 1 1 *"}
+
+
+def from_one(**fields: Any) -> dict[str, Any]:
+    """An object that never has fewer than one replica by itself."""
+    made = phpa("web")
+    return made | {"spec": made["spec"] | {"minReplicas": 1} | fields}
+
+
+ZEROS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
+    "a pause": (annotated(from_one(), paused_replicas="0"), from_one(), 4.0),
+    "a schedule": (from_one(schedules=[NIGHT]), from_one(), 4.0),
+    "a minimum of zero": (from_one(minReplicas=0), from_one(), 0.0),
+}
+
+
+@pytest.mark.parametrize(("sleeping", "awake", "at_zero"), ZEROS.values(), ids=ZEROS)
+async def test_a_target_that_the_autoscaler_scaled_to_zero_is_scaled_up_again(sleeping, awake, at_zero):
+    """... also by an autoscaler that follows on the one that scaled it."""
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load(str(at_zero))}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, sleeping)
+        for _ in range(3):
+            await synced(autoscaler, clock, 200)
+        assert world.scaled == {"web": 0}
+        assert world.condition("web", "ScaledToZero") == ("True", "ScaledToZero")
+        assert problems(sleeping | {"status": world.statuses["web"]}) == []
+    world.metrics = {"requests": load("4")}
+    async with autoscaling(world, clock) as another:
+        changed = awake | {"metadata": awake["metadata"] | {"generation": 2}, "status": world.statuses["web"]}
+        another.on_object(None, changed)
+        for _ in range(4):
+            await synced(another, clock)
+    assert world.scaled == {"web": 4}
+    assert world.condition("web", "ScaledToZero") == ("False", "NotScaledToZero")
+
+
+async def test_a_target_that_somebody_scaled_to_zero_is_left_alone():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    made = from_one()
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, annotated(made, paused_replicas="0"))
+        await synced(autoscaler, clock)
+        autoscaler.on_object(made, made)
+        await synced(autoscaler, clock)
+        assert world.scaled == {"web": 1}
+        world.scaled = {"web": 0}  # by hand
+        for _ in range(3):
+            await synced(autoscaler, clock)
+    assert world.scaled == {"web": 0}
+    assert world.condition("web", "ScalingActive") == ("False", "ScalingDisabled")
+
+
+async def test_a_target_that_could_not_be_scaled_to_zero_is_not_said_to_be():
+    world, clock = World(), Clock()
+    world.metrics, world.refuses_scales = {"requests": load("4")}, True
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, annotated(from_one(), paused_replicas="0"))
+        for _ in range(2):
+            await synced(autoscaler, clock)
+    assert world.condition("web", "ScaledToZero") == ("False", "NotScaledToZero")
+
+
 RULE = structural_schema("PredictiveHPA")["properties"]["spec"]["properties"]["schedules"]["items"]["properties"]
 CRON = {
     "0 8 * * 1-5": True,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from concerto.api.conditions import Condition
+from concerto.api.conditions import Condition, find_condition
 from concerto.api.predictivehpa import Pause
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
@@ -33,7 +33,7 @@ from concerto.controllers.autoscaling.status import (
     waiting_status,
 )
 from concerto.controllers.autoscaling.targets import Scale, Targets
-from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, ObjectEvents, TrackedObject
+from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, SCALED_TO_ZERO, ObjectEvents, TrackedObject
 from concerto.kube import KubeError, NotFound, Session
 from concerto.kube.resources import PREDICTIVE_HPAS
 
@@ -184,10 +184,17 @@ class Actuator:
         tracked, now = observed.tracked, observed.now
         if plan.floor is not None and plan.floor.replicas > (decision.metrics_replicas or 0):
             await self._reserve(plan)
+        # Recorded before it is made: an operator that goes on after a crash must not allow as much again, nor take
+        # the zero for somebody else's
+        ahead: dict[str, Any] = {}
         if plan.bounds.behavior is not None:
-            # Recorded before it is made: an operator that goes on after a crash must not allow as much again
             made = carried_out(decision.memory, plan.bounds, before=scale.replicas, after=decision.replicas, now=now)
-            await self._write(tracked, {**tracked.status, "scaleEvents": write_events(made)}, now)
+            ahead["scaleEvents"] = write_events(made)
+        if decision.replicas == 0:
+            ahead |= {"currentReplicas": scale.replicas, "desiredReplicas": 0}
+            tracked.scaled_to_zero = True
+        if ahead:
+            await self._write(tracked, {**tracked.status, **ahead}, now)
         if not is_current() or tracked.pause != plan.pause:
             return None
         tracked.unconfirmed = (scale.replicas, decision.replicas, now)
@@ -240,7 +247,7 @@ class Actuator:
         if outcome.written:
             before, after = plan.scale.replicas, plan.decision.replicas
             memory = carried_out(memory, plan.bounds, before=before, after=after, now=plan.observed.now)
-            tracked.unconfirmed = None
+            tracked.unconfirmed, tracked.scaled_to_zero = None, after == 0
         tracked.state = replace(tracked.state, memory=memory)
 
     def _status(self, plan: _Plan, outcome: _Outcome) -> dict[str, Any]:
@@ -266,7 +273,7 @@ class Actuator:
             "currentMetrics": metric_statuses(spec.metrics, observed.measured.outcomes),
             "historyOf": tracked.digest,
             "lastDecision": decided,
-            "conditions": _conditions(observed, outcome.conditions, forecast),
+            "conditions": _conditions(observed, (*outcome.conditions, *_zero(plan, outcome)), forecast),
             **waiting_status(observed.pods),
             **write_state(tracked.state, self._settings.initialisation),
         }
@@ -330,6 +337,17 @@ def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale) -> Memory:
             memory = carried_out(memory, bounds, before=before, after=after, now=at)
         tracked.unconfirmed = None
     return memory
+
+
+def _zero(plan: _Plan, outcome: _Outcome) -> tuple[Condition, ...]:
+    """Condition ScaledToZero, with autoscaling/v2's words; none for an object that never scaled its target to zero."""
+    tracked = plan.observed.tracked
+    if tracked.scaled_to_zero and (outcome.written or plan.scale.replicas == 0):
+        return (Condition(SCALED_TO_ZERO, "True", SCALED_TO_ZERO, "the HPA controller scaled the workload to zero"),)
+    if not tracked.scaled_to_zero and find_condition(tracked.status.get("conditions"), SCALED_TO_ZERO) is None:
+        return ()
+    message = "the HPA controller did not scale the workload to zero"
+    return (Condition(SCALED_TO_ZERO, "False", "NotScaledToZero", message),)
 
 
 def _conditions(

@@ -121,6 +121,9 @@ class Observer:
         if not is_current():
             # Its selector must not be registered any more: nothing would remove it again
             return None
+        if scale.replicas > 0:
+            tracked.scaled_to_zero = False
+        bounds = replace(bounds, starts_from_zero=bounds.starts_from_zero or tracked.scaled_to_zero)
         names = tuple(s.name for s in now_open)
         observed = Observation(
             tracked,

@@ -22,6 +22,9 @@ Key = tuple[str, str]
 EarlierLoad = dict[int, list[list[tuple[float, float]]]]
 """Load from before an object, by the step of the ring that it fills: series of times in seconds and replicas."""
 
+SCALED_TO_ZERO = "ScaledToZero"
+"""Type of the condition that says whether the autoscaler scaled the target to zero, as in autoscaling/v2."""
+
 HISTORY_LOADED = "HistoryLoaded"
 """Type of the condition that says whether the load from before the object was loaded."""
 
@@ -59,6 +62,7 @@ class TrackedObject:
         earlier: load from before the object, which was fetched and is not in its state yet.
         history_condition: condition HistoryLoaded; None: no attempt has ended, or the object wants none.
         load_history_after: no other attempt before this time, seconds.
+        scaled_to_zero: whether the target is at zero replicas because of this object, and not of a person.
     """
 
     obj: Object
@@ -75,6 +79,7 @@ class TrackedObject:
     earlier: EarlierLoad | None = None
     history_condition: Condition | None = None
     load_history_after: float = 0.0
+    scaled_to_zero: bool = False
 
     @property
     def pause(self) -> Pause | None:
@@ -100,7 +105,15 @@ class TrackedObject:
         failing_since = _failing_since(status)
         loaded = _history_loaded(status) if same else None
         return cls(
-            obj, spec, state, due, status=status, digest=digest, failing_since=failing_since, history_condition=loaded
+            obj,
+            spec,
+            state,
+            due,
+            status=status,
+            digest=digest,
+            failing_since=failing_since,
+            history_condition=loaded,
+            scaled_to_zero=_scaled_to_zero(status),
         )
 
     def update(self, obj: Object) -> bool:
@@ -179,6 +192,14 @@ def _failing_since(status: Mapping[str, Any]) -> float | None:
         if active.get("status") == "False" and str(active.get("reason", "")).startswith("FailedGet"):
             return parse_timestamp(active["lastTransitionTime"])
     return None
+
+
+def _scaled_to_zero(status: Mapping[str, Any]) -> bool:
+    """Whether the last operator scaled the target to zero, or was about to when it wrote that status."""
+    with contextlib.suppress(*INVALID):
+        condition = find_condition(status.get("conditions"), SCALED_TO_ZERO) or {}
+        return condition.get("status") == "True" or (status["desiredReplicas"] == 0 and status["currentReplicas"] > 0)
+    return False
 
 
 def _history_loaded(status: Mapping[str, Any]) -> Condition | None:
