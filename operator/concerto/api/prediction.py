@@ -39,7 +39,7 @@ class PredictionSpec:
         season_seconds: length of a season; None: an hour, a day and a week are tried.
         season_start: nothing before this time counts for a season.
         season_exceptions: days that do not follow seasons, such as ``2026-12-25``.
-        season_time_zone: IANA name of the zone of those days.
+        season_time_zone: IANA name of the zone of those days, and of the clock by which seasons of a day repeat.
         downscale_stabilization_seconds: how long a recommendation holds replicas while the forecast is active and
             ``behavior.scaleDown`` gives no window; None: by the horizon.
         shortage_seconds: a missing pod costs as much as a surplus pod for this long.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from concerto.autoscaling.daylight_saving import by_todays_clock
 from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.exceptions import Span
 from concerto.autoscaling.forecast import Earlier, Forecasts, forecast
@@ -80,6 +81,7 @@ class Subject:
         shortage_seconds: see `ForecastSettings`.
         weekly: its demand of the last weeks, where ``coarse`` is shorter than two weeks; None otherwise.
         exceptions: times that do not follow seasons of a day or longer, and do not count for them.
+        time_zone: IANA name of the zone by whose clock such seasons repeat.
     """
 
     fine: Ring
@@ -93,6 +95,7 @@ class Subject:
     shortage_seconds: float = 1800.0
     weekly: Ring | None = None
     exceptions: tuple[Span, ...] = ()
+    time_zone: str = "UTC"
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,7 @@ def _of_periods(
     known = np.isfinite(values).any(axis=0)
     span = now - first_at - ring.step * int(np.argmax(known)) if known.any() else 0.0
     regular = _regular(values, subjects, first_at, ring.step, now)
+    regular = by_todays_clock(regular, [s.time_zone for s in subjects], first_at // ring.step, ring.step)
     return [Seasons(values if p < _DAY else regular, first_at, ring.step, p) for p in periods if p < span]
 
 

@@ -95,4 +95,5 @@ class Forecaster:
             prediction.shortage_seconds,
             state.weekly,
             observed.exceptions,
+            prediction.season_time_zone,
         )
