@@ -90,6 +90,43 @@ def test_all_that_requires_replicas_is_shown_with_its_detail_and_what_decides():
     assert row(text, "spec.minReplicas").split()[1:3] == ["2", "the"]
 
 
+WINDOWS = {
+    "the autoscaler's": ({}, {"seconds": 120}, "holds for 20 s more (window of 120 s, by default)"),
+    "of the behaviour": (
+        {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}}},
+        {"seconds": 600},
+        "holds for 500 s more (window of 600 s, behavior.scaleDown)",
+    ),
+    "of the forecast": (
+        {"prediction": {"downscaleStabilization": "3m"}},
+        {"seconds": 180},
+        "holds for 80 s more (window of 180 s, prediction.downscaleStabilization)",
+    ),
+    "not this one of the forecast, which is not active": (
+        {"prediction": {"downscaleStabilization": "3m"}},
+        {"seconds": 300},
+        "holds for 200 s more (window of 300 s, by default)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "window", "words"), WINDOWS.values(), ids=WINDOWS)
+def test_the_window_is_the_one_that_the_autoscaler_went_by(fields, window, words):
+    obj = web(downscaleWindow=window)
+    obj["spec"] |= fields
+    assert row(explain_phpa(obj, NOW), "recent recommendation").endswith(f"made 100 s ago; {words}")
+
+
+def test_what_an_active_forecast_releases_is_shown():
+    release = {"afterSeconds": 45, "replicas": 5, "minDrop": 2}
+    text = explain_phpa(web(downscaleWindow={"seconds": 300, "release": release}), NOW)
+    assert "holds for at most 200 s more" in row(text, "recent recommendation")
+    assert row(text, "forecast's upper end").split()[3] == "5"
+    assert row(text, "forecast's upper end").endswith(
+        "recommendations older than 45 s hold no more, if 2 or more replicas would be released"
+    )
+
+
 STARTING = {
     "nothing is known": ({"pods": 0, "seconds": 60.0}, None, ""),
     "pods find room at once": (

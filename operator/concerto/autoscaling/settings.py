@@ -131,6 +131,12 @@ class Bounds:
         return current == 0 and self.min_replicas != 0 and not self.starts_from_zero
 
     @property
+    def down_window_seconds(self) -> float:
+        """How long a recommendation holds replicas up: the behaviour's own time, else the controller's."""
+        own = None if self.behavior is None else self.behavior.scale_down.stabilization_seconds
+        return self.controller.downscale_stabilization_seconds if own is None else own
+
+    @property
     def tolerances(self) -> Tolerances:
         """Per-direction tolerances: the behaviour's own, else the controller's."""
         default = self.controller.tolerance

@@ -100,8 +100,7 @@ def _rows(requirements: list[_Requirement], desired: int) -> list[list[str]]:
 def _requirements(spec: PredictiveHPA, status: Object, state: State, now: float) -> list[_Requirement]:
     decided = status["lastDecision"]
     found = [_metrics(spec, status), _forecast(status)]
-    if (held := _held(spec, state, now)) is not None:
-        found.append(held)
+    found += _held(spec, status, state, now)
     found.append(_Requirement("spec.minReplicas", spec.min_replicas, "the lower bound"))
     for each in spec.schedules:
         if each.name in (status.get("openSchedules") or ()):
@@ -153,18 +152,30 @@ def _forecast(status: Object) -> _Requirement:
     return _Requirement("forecast", shown.get("replicas"), text)
 
 
-def _held(spec: PredictiveHPA, state: State, now: float) -> _Requirement | None:
-    """The highest recommendation of the down window, which holds replicas up."""
-    own = None if spec.scale_down is None else spec.scale_down.stabilization_seconds
-    window = ControllerSettings.downscale_stabilization_seconds if own is None else float(own)
-    holding = [r for r in state.memory.recommendations if r.at > now - window]
+def _held(spec: PredictiveHPA, status: Object, state: State, now: float) -> list[_Requirement]:
+    """The highest recommendation of the down window, which holds replicas up, and what is released before."""
+    window = status.get("downscaleWindow") or {"seconds": ControllerSettings.downscale_stabilization_seconds}
+    seconds, release = window["seconds"], window.get("release")
+    holding = [r for r in state.memory.recommendations if r.at > now - seconds]
     if not holding:
-        return None
+        return []
     highest = max(holding, key=lambda r: (r.replicas, r.at))
-    left = highest.at + window - now
-    whose = "behavior.scaleDown" if own is not None else "by default"
-    text = f"made {now - highest.at:.0f} s ago; holds for {left:.0f} s more (window of {window:.0f} s, {whose})"
-    return _Requirement("recent recommendation", highest.replicas, text)
+    left = highest.at + seconds - now
+    most = "at most " if release else ""
+    text = f"made {now - highest.at:.0f} s ago; holds for {most}{left:.0f} s more "
+    text += f"(window of {seconds:.0f} s, {_window_source(spec, seconds)})"
+    found = [_Requirement("recent recommendation", highest.replicas, text)]
+    if release:
+        text = f"recommendations older than {release['afterSeconds']} s hold no more, if {release['minDrop']} or more "
+        found.append(_Requirement("forecast's upper end", release["replicas"], f"{text}replicas would be released"))
+    return found
+
+
+def _window_source(spec: PredictiveHPA, seconds: float) -> str:
+    if spec.scale_down is not None and spec.scale_down.stabilization_seconds is not None:
+        return "behavior.scaleDown"
+    given = spec.prediction.downscale_stabilization_seconds
+    return "by default" if given is None or round(given) != seconds else "prediction.downscaleStabilization"
 
 
 def _ago(stamp: str, now: float) -> str:

@@ -20,7 +20,7 @@ from concerto.autoscaling.history import Ring
 from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
 from concerto.autoscaling.pods import Gone
 from concerto.autoscaling.replicas import Proposal
-from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
+from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings, Release
 from concerto.controllers.autoscaling.capacity_reservation import OWNER_LABEL, build_reservation
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics, ShownLoad
 from concerto.controllers.autoscaling.measurements import load_of
@@ -36,6 +36,7 @@ from concerto.controllers.autoscaling.status import (
     metric_statuses,
     target_digest,
     waiting_status,
+    window_status,
     why,
 )
 from concerto.controllers.autoscaling.targets import scale_of
@@ -105,6 +106,7 @@ def test_a_whole_status_fits_the_crd():
         "lastDecision": last_decision(None, decision(), "Scaled.", 5, now=NOW),
         "conditions": all_conditions(decision().conditions, RESULT, off=False, generation=2, old=(), now=STAMP),
         "forecast": forecast_status(RESULT, 5, now=NOW, expires_at=NOW + 120),
+        **window_status(replace(bounds_of(SPEC, ControllerSettings()), release=Release(5, 1.25, 45.0))),
         **waiting_status([target_pod(ready=None, phase="Pending")]),
         **write_state(STATE, InitialisationSettings()),
     }
@@ -450,3 +452,16 @@ def test_a_pod_that_had_a_scheduling_gate_is_remembered():
     index.on_change(trimmed[-1], None)
     index.on_change(None, trimmed[-1])
     assert not index.select("n", selector)[0].was_gated, "another pod of that name"
+
+
+def window(**spec):
+    bounds = replace(bounds_of(PredictiveHPA.from_raw(raw(**spec)), ControllerSettings()), release=Release(5, 1.25, 45))
+    return window_status(bounds)["downscaleWindow"]
+
+
+def test_the_status_has_the_window_and_what_is_released_before_it_is_over():
+    release = {"afterSeconds": 45, "replicas": 5, "minDrop": 2}
+    assert window() == {"seconds": 300, "release": release}
+    assert window(behavior={"scaleUp": {}}) == {"seconds": 300, "release": release}
+    own = {"scaleDown": {"stabilizationWindowSeconds": 60}}
+    assert window(behavior=own) == {"seconds": 60}, "a behaviour's own window always counts"

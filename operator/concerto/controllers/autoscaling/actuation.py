@@ -31,6 +31,7 @@ from concerto.controllers.autoscaling.status import (
     no_decision,
     selector_status,
     waiting_status,
+    window_status,
 )
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, SCALED_TO_ZERO, ObjectEvents, TrackedObject
@@ -40,7 +41,7 @@ from concerto.kube.resources import PREDICTIVE_HPAS
 logger = logging.getLogger(__name__)
 
 _DEFAULT_SCHEDULER = "default-scheduler"
-_REMEMBERED = frozenset({"history", "recommendations", "initialization", "forecast"})
+_REMEMBERED = frozenset({"history", "recommendations", "initialization", "forecast", "downscaleWindow"})
 """Members of the status that change at every sync, and that only a restarted operator reads."""
 
 
@@ -275,6 +276,7 @@ class Actuator:
             "lastDecision": decided,
             "conditions": _conditions(observed, (*outcome.conditions, *_zero(plan, outcome)), forecast),
             **waiting_status(observed.pods),
+            **window_status(plan.bounds),
             **write_state(tracked.state, self._settings.initialisation),
         }
         if observed.open_schedules:

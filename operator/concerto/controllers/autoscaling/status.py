@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
+from concerto.autoscaling.settings import Bounds
 
 _MAX_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
@@ -57,6 +59,20 @@ def waiting_status(pods: Sequence[PodView]) -> dict[str, Any]:
         return {}
     # A time of somebody's own making, such as the year 1, could not be written again
     return {"waitingPods": {"count": len(since), "since": format_timestamp(max(min(since), 1.0))}}
+
+
+def window_status(bounds: Bounds) -> dict[str, Any]:
+    """``status.downscaleWindow``: how long recommendations hold replicas up, and what is released before that."""
+    window: dict[str, Any] = {"seconds": round(bounds.down_window_seconds)}
+    own = bounds.behavior is not None and bounds.behavior.scale_down.stabilization_seconds is not None
+    if bounds.release is not None and not own:
+        release = bounds.release
+        window["release"] = {
+            "afterSeconds": round(release.window_seconds),
+            "replicas": release.replicas,
+            "minDrop": math.ceil(release.min_drop),
+        }
+    return {"downscaleWindow": window}
 
 
 def forecast_status(
