@@ -10,6 +10,9 @@ from concerto.autoscaling.settings import Bounds
 OFFICE = Schedule("office", "0 8 * * 1-5", "0 18 * * 1-5", "Europe/Berlin", min_replicas=5)
 NIGHT = Schedule("night", "0 22 * * *", "0 6 * * *", "America/New_York", min_replicas=2)
 GAP = Schedule("gap", "30 2 * * *", "0 4 * * *", "Europe/Berlin", min_replicas=3)
+HOUR = Schedule("hour", "0 2 * * *", "0 3 * * *", "Europe/Berlin", min_replicas=3)
+EARLY = Schedule("early", "0 1 * * *", "30 2 * * *", "Europe/Berlin", min_replicas=3)
+ISLAND = Schedule("island", "15 2 * * *", "0 4 * * *", "Australia/Lord_Howe", min_replicas=3)
 
 
 def at(text: str) -> float:
@@ -30,6 +33,17 @@ OPEN = {
     "after the gap that swallowed its start": (GAP, "2026-03-29T03:15:00+02:00", True),
     "in the hour that comes twice, the second time": (GAP, "2026-10-25T02:45:00+01:00", True),
     "after both": (GAP, "2026-10-25T04:00:00+01:00", False),
+    "in the last minute before the hour comes again": (HOUR, "2026-10-25T02:59:00+02:00", True),
+    "all through the hour that comes again": (HOUR, "2026-10-25T02:00:00+01:00", True),
+    "until the end that comes only once": (HOUR, "2026-10-25T03:00:00+01:00", False),
+    "an hour that the clock skips has no window": (HOUR, "2026-03-29T03:00:00+02:00", False),
+    "before an end that comes twice": (EARLY, "2026-10-25T02:29:00+02:00", True),
+    "from the first time of an end that comes twice": (EARLY, "2026-10-25T02:30:00+02:00", False),
+    "... and it does not open again before the clock is set back": (EARLY, "2026-10-25T02:59:00+02:00", False),
+    "... nor when its end comes again": (EARLY, "2026-10-25T02:15:00+01:00", False),
+    "an end that the clock skips closes right after the gap": (EARLY, "2026-03-29T03:00:00+02:00", False),
+    "half an hour that the clock skips": (ISLAND, "2026-10-04T02:30:00+11:00", True),
+    "before it": (ISLAND, "2026-10-04T01:59:00+10:30", False),
 }
 
 

@@ -1,14 +1,14 @@
 """Replicas by the clock: windows between two cron expressions in a time zone.
 
 A window is open while its last start is later than its last end. Daylight saving time is that of the time zone: a local
-time that is skipped that day counts right after the gap.
+time that is skipped that day counts right after the gap, and one that comes twice counts the first time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -17,6 +17,7 @@ from cronsim import CronSim, CronSimError
 from concerto.autoscaling.settings import Bounds
 
 _NEVER = float("-inf")
+_NOTHING, _MINUTE = timedelta(0), timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,30 @@ def _zone(name: str, time_zone: str) -> ZoneInfo:
 @lru_cache(maxsize=4096)
 def _last(expression: str, time_zone: str, minute: int) -> float:
     """When the expression was last true, up to the end of that minute since 1970; seconds."""
-    until = datetime.fromtimestamp(60 * (minute + 1), UTC).astimezone(ZoneInfo(time_zone))
-    last = next(CronSim(expression, until, reverse=True), None)
-    return _NEVER if last is None else last.timestamp()
+    zone = ZoneInfo(time_zone)
+    now = datetime.fromtimestamp(60 * minute, UTC).astimezone(zone)
+    wall = now.replace(tzinfo=None)
+    if now.fold:  # all that the clock showed before it was set back is over
+        wall += (now.replace(fold=0).utcoffset() or _NOTHING) - (now.utcoffset() or _NOTHING)
+    # Without a time zone, which the iterator would follow in another way
+    for at in CronSim(expression, wall.replace(fold=0) + _MINUTE, reverse=True):
+        if (instant := _instant(at, zone)) <= 60 * minute:
+            return instant
+    return _NEVER
+
+
+def _instant(wall: datetime, zone: ZoneInfo) -> float:
+    """When the zone's clock first shows that time, or right after the gap if it skips it; seconds."""
+    first, second = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+    if first <= second:
+        return first
+    # In a gap: these are before and after the clock is changed, which happens at a whole minute
+    before, after = int(second // 60), int(first // 60)
+    offset = datetime.fromtimestamp(second, zone).utcoffset()
+    while after - before > 1:
+        middle = (before + after) // 2
+        if datetime.fromtimestamp(60 * middle, zone).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return 60.0 * after

@@ -36,8 +36,8 @@ from concerto.controllers.autoscaling.status import (
     metric_statuses,
     target_digest,
     waiting_status,
-    window_status,
     why,
+    window_status,
 )
 from concerto.controllers.autoscaling.targets import scale_of
 from concerto.kube import Resource
