@@ -17,14 +17,16 @@ import pytest
 
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.errors import Invalid
+from concerto.scheduling.state.cluster import ClusterState
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.placement import live, live_gangs, live_preemption, ours
+from e2e.testbed.placement import live, live_gangs, live_preemption, ours, profiles
 from e2e.testbed.placement.answer import Answer
 from e2e.testbed.placement.evictions import Eviction, Evictions
 from e2e.testbed.placement.gang_comparison import GangComparison
 from e2e.testbed.placement.live import KubeScheduler, LiveScenario
 from e2e.testbed.placement.live_gangs import KubeGangs
 from e2e.testbed.placement.live_preemption import LivePreemption
+from e2e.testbed.placement.ours import Followed
 from e2e.testbed.placement.preemption_scenarios import preemption_scenario
 from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.rules import World
@@ -58,6 +60,7 @@ def plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
         controller_manager_flags=live.CONTROLLER_MANAGER_FLAGS,
         scheduler_flags=[*live.SCHEDULER_FLAGS, *live_preemption.SCHEDULER_FLAGS, *gangs],
     )
+    plane.scheduler_profiles = profiles.KUBE_SCHEDULER
     with plane as started:
         asyncio.run(_prepare(started))
         yield started
@@ -83,21 +86,22 @@ class Comparison:
     async def scenario(self, session: Session, kube: KubeScheduler, number: int) -> None:
         """Place the pods of one scenario."""
         found = scenario(number)
-        there = LiveScenario(session, found)
+        there, followed = LiveScenario(session, found), Followed()
         await there.create()
         for body in found.pods:
-            await self._pod(kube, there, body)
+            await there.change(body["metadata"]["name"])
+            await self._pod(kube, there, followed, body)
         await there.remove()
         self.counts["refused by the API server"] += there.refused
 
-    async def _pod(self, kube: KubeScheduler, there: LiveScenario, body: Object) -> None:
+    async def _pod(self, kube: KubeScheduler, there: LiveScenario, followed: Followed, body: Object) -> None:
         for attempt in range(ATTEMPTS):
             try:
-                pod, answer = await kube.ask(body)
+                pod, answer = await there.ask(kube, body)
             except Invalid:
                 there.refused += 1
                 return
-            problems = compare(there.world, pod, answer)
+            problems = compare(there.world, followed.as_in(there.world), pod, answer)
             if not problems or attempt + 1 == ATTEMPTS:
                 break
             self.counts["asked again"] += 1
@@ -108,14 +112,14 @@ class Comparison:
         await there.place(pod, answer)
 
 
-def compare(world: World, pod: Object, kube: Answer) -> list[str]:
-    """What is wrong with Concerto's answer, beside kube-scheduler's and the rules."""
-    (own, feasible), broken = ours.ask(world, pod), world.broken(pod)
+def compare(world: World, cluster: ClusterState, pod: Object, kube: Answer) -> list[str]:
+    """What is wrong with Concerto's answer in the cluster's state, beside kube-scheduler's and the rules."""
+    (own, feasible), broken = ours.ask(cluster, pod), world.broken(pod)
     allowed = {node for node, rules in broken.items() if not rules}
     found = []
     if (bool(own.node), own.waits) != (bool(kube.node), kube.waits):
         found.append(f"ours: {own}\n  kube-scheduler: {kube}")
-    elif not is_same_message(own.message, kube.message):
+    elif not (world.nominated or is_same_message(own.message, kube.message)):
         found.append(f"ours:           {own.message}\n  kube-scheduler: {kube.message}")
     if kube.node and kube.node not in feasible:
         found.append(f"kube-scheduler takes {kube.node}, which is not feasible: {sorted(feasible)}")
@@ -138,7 +142,7 @@ def is_same_message(own: str, kube: str) -> bool:
 
 
 def _excerpt(pod: Object) -> str:
-    left_out = ("tolerations", "serviceAccount", "dnsPolicy", "schedulerName")
+    left_out = ("tolerations", "serviceAccount", "dnsPolicy")
     return json.dumps({k: v for k, v in pod["spec"].items() if k not in left_out})
 
 
@@ -187,7 +191,7 @@ class EvictionComparison:
 
 def compare_evictions(world: World, pod: Object, kube: Answer) -> list[str]:
     """What is wrong with Concerto's choice of victims, beside kube-scheduler's and the rules."""
-    (own, _), rules = ours.ask(world, pod), Evictions(world, pod)
+    (own, _), rules = ours.ask(ours.cluster_of(world), pod), Evictions(world, pod)
     if (bool(own.node), bool(own.nominated)) != (bool(kube.node), bool(kube.nominated)):
         return [f"ours: {own}", f"kube-scheduler: {kube}"]
     found = []

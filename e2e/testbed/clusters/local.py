@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class LocalControlPlane(Started, Cluster):
         ca_key: its key.
         logs: the folder of its logs.
         etcd_port: of etcd, on 127.0.0.1.
+        scheduler_profiles: of kube-scheduler, when it starts; its default one if there are none here.
         children: what runs, by program name.
     """
 
@@ -82,6 +83,7 @@ class LocalControlPlane(Started, Cluster):
         self._apiserver_flags = apiserver_flags
         self._controller_manager_flags = controller_manager_flags
         self._scheduler_flags = scheduler_flags
+        self.scheduler_profiles: Sequence[Mapping[str, Any]] = ()
         self.binaries = binaries.directory
         self.logs = work_dir / "logs"
         self.logs.mkdir(exist_ok=True)
@@ -229,8 +231,22 @@ class LocalControlPlane(Started, Cluster):
     def start_scheduler(self) -> None:
         """Start kube-scheduler, its client's rate limits lifted."""
         config = self.client_kubeconfig("kube-scheduler", "system:kube-scheduler")
-        rates = ("--kube-api-qps=5000", "--kube-api-burst=5000")
-        self._run("kube-scheduler", *_client_flags(config), *rates, *self._scheduler_flags)
+        flags = ["--kube-api-qps=5000", "--kube-api-burst=5000", *self._scheduler_flags]
+        if self.scheduler_profiles:
+            flags.append(f"--config={self._scheduler_configuration(config)}")
+        self._run("kube-scheduler", *_client_flags(config), *flags)
+
+    def _scheduler_configuration(self, kubeconfig: Path) -> Path:
+        """A file with its profiles and, as flags do not count beside it, its client's settings."""
+        path = self.work_dir / "kube-scheduler.json"
+        body = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 5000},
+            "profiles": self.scheduler_profiles,
+        }
+        path.write_text(json.dumps(body))
+        return path
 
     def stop_scheduler(self) -> None:
         """Stop kube-scheduler."""

@@ -15,7 +15,7 @@ class Storage:
     """Volumes and claims of a cluster.
 
     Args:
-        objects: PersistentVolumes, claims, StorageClasses and CSINodes.
+        objects: PersistentVolumes, claims, StorageClasses, CSIDrivers, CSINodes and CSIStorageCapacities.
         pods: those that run.
     """
 
@@ -33,12 +33,22 @@ class Storage:
             if "ReadWriteOncePod" in claim["spec"]["accessModes"] and self._is_used(claim):
                 found.add("a claim for one pod that another uses")
             found |= self._broken_by(claim, node)
+        if any(claim and not _is_owned(claim, pod) for claim in self._own_claims(pod)):
+            found.add("a claim that was made for another pod")
         return found | self._beyond_limit(pod, node)
 
     def _claims(self, pod: Object) -> list[Object | None]:
         volumes = pod["spec"].get("volumes") or ()
         names = [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]
-        return [self._of.get(("PersistentVolumeClaim", pod["metadata"]["namespace"], name)) for name in names]
+        return [self._claim(pod, name) for name in names] + self._own_claims(pod)
+
+    def _own_claims(self, pod: Object) -> list[Object | None]:
+        """Those of generic ephemeral volumes."""
+        volumes = pod["spec"].get("volumes") or ()
+        return [self._claim(pod, f"{pod['metadata']['name']}-{v['name']}") for v in volumes if "ephemeral" in v]
+
+    def _claim(self, pod: Object, name: str) -> Object | None:
+        return self._of.get(("PersistentVolumeClaim", pod["metadata"]["namespace"], name))
 
     def _is_used(self, claim: Object) -> bool:
         return any(claim is other for pod in self._pods for other in self._claims(pod))
@@ -61,7 +71,23 @@ class Storage:
             )
             for term in topologies
         )
-        return set() if allowed else {"no volume can be made for a claim"}
+        possible = allowed and self._has_room(claim, storage_class, node)
+        return set() if possible else {"no volume can be made for a claim"}
+
+    def _has_room(self, claim: Object, storage_class: Object, node: Object) -> bool:
+        """Whether the driver publishes that it can make such a volume for the node, if it publishes that at all."""
+        driver = self._of.get(("CSIDriver", "", storage_class["provisioner"]), {"spec": {}})
+        if not driver["spec"].get("storageCapacity"):
+            return True
+        size = amount(claim["spec"]["resources"]["requests"]["storage"])
+        labels = node["metadata"]["labels"]
+        return any(
+            each["storageClassName"] == storage_class["metadata"]["name"]
+            and "nodeTopology" in each
+            and (each["nodeTopology"].get("matchLabels") or {}).items() <= labels.items()
+            and amount(each.get("maximumVolumeSize") or each.get("capacity") or "0") >= size
+            for each in self._all("CSIStorageCapacity")
+        )
 
     def _volume_of(self, claim: Object) -> Object | None:
         return self._of.get(("PersistentVolume", "", claim["spec"].get("volumeName", "")))
@@ -100,7 +126,13 @@ class Storage:
         there = [p for p in self._pods if p["spec"].get("nodeName") == node["metadata"]["name"]]
         attached = {volume for other in there for volume in self._attachable(other)}
         new = self._attachable(pod) - attached
-        for driver in (csi_node or {"spec": {"drivers": []}})["spec"]["drivers"] or ():
+        drivers = (csi_node or {"spec": {"drivers": []}})["spec"]["drivers"] or ()
+        strict = {
+            d["metadata"]["name"] for d in self._all("CSIDriver") if d["spec"].get("preventPodSchedulingIfMissing")
+        }
+        if strict & {driver for driver, _ in new} - {driver["name"] for driver in drivers}:
+            return {"a driver that is not on the node"}
+        for driver in drivers:
             mine = {volume for volume in new if volume[0] == driver["name"]}
             count = (driver.get("allocatable") or {}).get("count")
             held = sum(volume[0] == driver["name"] for volume in attached)
@@ -120,3 +152,8 @@ class Storage:
                 name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
                 found.add((storage_class["provisioner"], name))
         return found
+
+
+def _is_owned(claim: Object, pod: Object) -> bool:
+    owners = claim["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner["uid"] == pod["metadata"]["uid"] for owner in owners)

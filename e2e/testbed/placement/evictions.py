@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from e2e.testbed.placement.rules import World, labels_of, selects
+from e2e.testbed.placement.rules import World, labels_of, priority_of, selects
 
 Object = Mapping[str, Any]
 Cost = tuple[float, ...]
@@ -93,13 +93,7 @@ class Evictions:
         """Whether it fits without these pods, beside those that are nominated for the node and without them."""
         gone = {p["metadata"]["uid"] for p in without}
         left = replace(self._world, pods=[p for p in self._world.pods if p["metadata"]["uid"] not in gone])
-        more = [
-            {**p, "spec": {**p["spec"], "nodeName": node}}
-            for p in self._world.nominated
-            if p["status"]["nominatedNodeName"] == node and priority_of(p) >= priority_of(self._pod)
-        ]
-        beside = replace(left, pods=[*left.pods, *more])
-        return not any(world.broken_on(self._pod, node) for world in (left, beside))
+        return not left.broken_on(self._pod, node)
 
     def _violating(self, node: str) -> set[str]:
         """Of the pods that it may preempt there, those that their budgets do not allow to go after those before."""
@@ -121,11 +115,6 @@ class Evictions:
 def key_of(pod: Object) -> str:
     """Namespace and name."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-
-
-def priority_of(pod: Object) -> int:
-    """Its priority, as the API server has computed it."""
-    return int(pod["spec"].get("priority") or 0)
 
 
 def _started(pod: Object) -> float:

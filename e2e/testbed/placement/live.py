@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,25 @@ from typing import Any
 from concerto.kube import Reflector, Resource, Session
 from concerto.kube.errors import Invalid
 from concerto.kube.resources import (
-    CSI_NODES,
     NAMESPACES,
     NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
     POD_DISRUPTION_BUDGETS,
     PODS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
     SERVICES,
-    STORAGE_CLASSES,
+    STATEFUL_SETS,
 )
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.placement import preemption_scenarios, random_objects, scenarios
+from e2e.testbed.placement import live_storage, preemption_scenarios, random_objects
 from e2e.testbed.placement.answer import Answer, Scores
+from e2e.testbed.placement.changes import Change
+from e2e.testbed.placement.live_storage import LiveStorage, own_claims
+from e2e.testbed.placement.profiles import WEIGHTS
 from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.rules import World
 from e2e.testbed.placement.scenarios import Scenario
-from e2e.testbed.waiting import PATIENCE_SECONDS, eventually_async
+from e2e.testbed.waiting import PATIENCE_SECONDS
 
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
@@ -38,26 +40,18 @@ APISERVER_FLAGS = [
     "--disable-admission-plugins=TaintNodesByCondition,StorageObjectInUseProtection",
 ]
 CONTROLLER_MANAGER_FLAGS = [
-    "--controllers=serviceaccount-controller,persistentvolume-binder-controller",
+    "--controllers=serviceaccount-controller,persistentvolume-binder-controller,ephemeral-volume-controller",
     # A claim whose volume it has not seen yet is looked at again only then
     "--pvclaimbinder-sync-period=1s",
 ]
 SCHEDULER_FLAGS = ["--vmodule=schedule_one=10"]
 """Its log has the score that each plugin gives each node."""
-WEIGHTS = {
-    "TaintToleration": 3,
-    "NodeAffinity": 2,
-    "PodTopologySpread": 2,
-    "InterPodAffinity": 2,
-    "ImageLocality": 1,
-}
-"""Of the scores that Concerto's default profile has, too. Source: kubernetes/kubernetes, ``getDefaultPlugins``."""
 _SCORE = re.compile(
     r'"Plugin scored node for pod" pod="(?P<pod>[^"]+)" plugin="(?P<plugin>[^"]+)" node="(?P<node>[^"]+)" '
     r"score=(?P<score>-?\d+)"
 )
-_STORAGE = {r.kind: r for r in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, CSI_NODES)}
-_PHASES = {"PersistentVolume": ("Available", "Bound"), "PersistentVolumeClaim": ("Bound",)}
+_OF_SPREADING = {r.kind: r for r in (SERVICES, REPLICATION_CONTROLLERS, REPLICA_SETS, STATEFUL_SETS)}
+_CHANGED = {r.kind: r for r in (NODES, PODS)}
 _AT_ONCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
 
@@ -76,21 +70,7 @@ async def prepare(plane: LocalControlPlane, session: Session) -> None:
         policy = "Never" if name == preemption_scenarios.NEVER else "PreemptLowerPriority"
         body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
         await session.create(PRIORITY_CLASSES.path(), body | {"value": value, "preemptionPolicy": policy})
-    zone = {"key": random_objects.ZONE, "values": ["a", "b"]}
-    for name, provisioner, mode, more in (
-        (scenarios.WAITS, "kubernetes.io/no-provisioner", "WaitForFirstConsumer", {}),
-        (scenarios.AT_ONCE, "kubernetes.io/no-provisioner", "Immediate", {}),
-        (
-            scenarios.MADE,
-            scenarios.DRIVER,
-            "WaitForFirstConsumer",
-            {"allowedTopologies": [{"matchLabelExpressions": [zone]}]},
-        ),
-    ):
-        body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
-        await session.create(
-            STORAGE_CLASSES.path(), body | {"provisioner": provisioner, "volumeBindingMode": mode} | more
-        )
+    await live_storage.prepare(session)
 
 
 class KubeScheduler:
@@ -104,7 +84,7 @@ class KubeScheduler:
     def __init__(self, session: Session, log: Path) -> None:
         self._session = session
         self._log = log
-        self._asked: dict[str, asyncio.Future[Answer]] = {}
+        self._asked: dict[str, tuple[asyncio.Future[Answer], bool]] = {}
         self._pods = Reflector(session, PODS, on_change=self._on_pod)
 
     @contextlib.asynccontextmanager
@@ -122,8 +102,14 @@ class KubeScheduler:
         """The scenario's pods as they are now."""
         return [pod for (namespace, _), pod in self._pods.store.items() if namespace in random_objects.NAMESPACES]
 
-    async def ask(self, body: Object) -> tuple[Object, Answer]:
+    async def ask(
+        self, body: Object, ready: Callable[[Object], Awaitable[None]] | None = None
+    ) -> tuple[Object, Answer]:
         """Make the pod; returns it as it was made, and what became of it.
+
+        Args:
+            body: the pod.
+            ready: what is waited for, after the pod is there and before kube-scheduler may look at it.
 
         Raises:
             Invalid: the API server does not take it.
@@ -131,9 +117,15 @@ class KubeScheduler:
         """
         await self._pods.synced.wait()
         read = self._log.stat().st_size
-        made = await self._session.create(PODS.path(body["metadata"]["namespace"]), body)
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        made = await self._session.create(PODS.path(namespace), body if ready is None else _gated(body))
+        if ready is not None:
+            await ready(made)
+            gates = {"spec": {"schedulingGates": body["spec"].get("schedulingGates")}}
+            made = await self._session.patch(PODS.path(namespace, name), gates)
         uid = made["metadata"]["uid"]
-        future = self._asked[uid] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked[uid] = future, bool(made["spec"].get("schedulingGates"))
         for seen in self._pods.store.values():
             self._on_pod(None, seen)
         try:
@@ -158,10 +150,17 @@ class KubeScheduler:
     def _on_pod(self, old: Object | None, new: Object | None) -> None:
         if new is None:
             return
-        future = self._asked.get(new["metadata"]["uid"])
+        asked = self._asked.get(new["metadata"]["uid"])
+        if asked is None or bool(new["spec"].get("schedulingGates")) != asked[1]:
+            return
         found = _answer_in(new)
-        if future is not None and found is not None and not future.done():
-            future.set_result(found)
+        if found is not None and not asked[0].done():
+            asked[0].set_result(found)
+
+
+def _gated(body: Object) -> Object:
+    gate = {"name": "example.com/until-ready"}
+    return {**body, "spec": {**body["spec"], "schedulingGates": [*body["spec"].get("schedulingGates", ()), gate]}}
 
 
 def _answer_in(pod: Object) -> Answer | None:
@@ -171,7 +170,7 @@ def _answer_in(pod: Object) -> Answer | None:
     for condition in pod["status"].get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition["reason"] == "SchedulingGated":
-                return Answer(waits=True)
+                return Answer(waits=True) if pod["spec"].get("schedulingGates") else None
             return Answer(message=condition.get("message", ""), nominated=nominated)
     # A pod whose claims are being bound is nominated for its node first
     return Answer(node=nominated) if nominated else None
@@ -194,20 +193,32 @@ class LiveScenario:
         self._found = found
         self.world = World({}, [], random_objects.NAMESPACES)
         self.refused = 0
+        self._storage = LiveStorage(session)
 
     async def create(self) -> None:
         """Make everything but the pods that are to be placed."""
         made = await _all(self._session.create(NODES.path(), node) for node in self._found.nodes)
         self.world.nodes = {node["metadata"]["name"]: node for node in made}
         if self._found.storage:
-            await self._create_storage()
-        self.world.services = await _all(
-            self._session.create(SERVICES.path(service["metadata"]["namespace"]), service)
-            for service in self._found.services
-        )
+            await self._storage.create(self._found.storage)
+        self.world.services = await _all(self._create_spreading(body) for body in self._found.services)
+        self.world.workloads = await _all(self._create_spreading(body) for body in self._found.workloads)
         pods = await _all(self._create_running(pod) for pod in self._found.running)
         self.world.pods = [pod for pod in pods if pod is not None]
+        self.world.nominated = await _all(self._create_nominated(pod) for pod in self._found.nominated)
         self.world.budgets = await _all(self._create_budget(budget) for budget in self._found.budgets)
+        self.world.storage = self._storage.objects
+
+    async def ask(self, kube: KubeScheduler, body: Object) -> tuple[Object, Answer]:
+        """Have the pod placed, once the claims are there that are for it alone (see `KubeScheduler.ask`)."""
+        pod, answer = await kube.ask(body, self._storage.follow_own_claims if own_claims(body) else None)
+        self.world.storage = self._storage.objects
+        return pod, answer
+
+    async def change(self, name: str) -> None:
+        """Make the changes that come before the pod of that name."""
+        for change in self._found.changes.get(name, ()):
+            await self._change(change)
 
     async def place(self, pod: Object, answer: Answer) -> None:
         """Count a pod that has been asked for where it is; take it back if it has found no node."""
@@ -220,6 +231,8 @@ class LiveScenario:
         """Delete a pod, at once."""
         metadata = pod["metadata"]
         await self._session.request("DELETE", PODS.path(metadata["namespace"], metadata["name"]), body=_AT_ONCE)
+        await self._storage.forget_own_claims(pod)
+        self.world.storage = self._storage.objects
 
     async def remove(self) -> None:
         """Delete everything, pods first."""
@@ -229,11 +242,11 @@ class LiveScenario:
         paths = [NODES.path()]
         if self._found.budgets:
             paths += [POD_DISRUPTION_BUDGETS.path(name) for name in random_objects.NAMESPACES]
-        if self._found.services:
-            paths += [SERVICES.path(name) for name in random_objects.NAMESPACES]
-        if self._found.storage:
-            paths += [PERSISTENT_VOLUME_CLAIMS.path("red"), PERSISTENT_VOLUMES.path(), CSI_NODES.path()]
+        for resource in {_OF_SPREADING[o["kind"]] for o in (*self._found.services, *self._found.workloads)}:
+            paths += [resource.path(name) for name in random_objects.NAMESPACES]
         await _all(self._session.request("DELETE", path, body=_AT_ONCE) for path in paths)
+        if self._found.storage:
+            await self._storage.remove()
 
     async def _create_running(self, body: Object) -> Object | None:
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
@@ -242,6 +255,7 @@ class LiveScenario:
         except Invalid:
             self.refused += 1
             return None
+        await self._storage.follow_own_claims(pod)
         if status := self._found.statuses.get(name):
             pod = await self._session.patch(PODS.path(namespace, name, "status"), {"status": status})
         if name in self._found.deleted:
@@ -254,31 +268,29 @@ class LiveScenario:
         path = POD_DISRUPTION_BUDGETS.path(metadata["namespace"], metadata["name"], "status")
         return await self._session.patch(path, {"status": body["status"]})
 
-    async def _create_storage(self) -> None:
-        made = []
-        for kind, resource in _STORAGE.items():
-            bodies = [o for o in self._found.storage if o["kind"] == kind]
-            made += await _all(self._session.create(resource.path(o["metadata"].get("namespace")), o) for o in bodies)
-        self.world.storage = await _all(self._settled(o) for o in made)
-        self.world.storage += (await self._session.list(STORAGE_CLASSES.path()))["items"]
-        for storage_class in self.world.storage:
-            storage_class.setdefault("kind", "StorageClass")
+    async def _create_spreading(self, body: Object) -> Object:
+        resource = _OF_SPREADING[body["kind"]]
+        return {**await self._session.create(resource.path(body["metadata"]["namespace"]), body), "kind": body["kind"]}
 
-    async def _settled(self, obj: Object) -> Object:
-        """The object once the volume controller has done what it does without a pod."""
-        kind, metadata = obj["kind"], obj["metadata"]
-        if kind not in _PHASES or (kind == "PersistentVolumeClaim" and "volumeName" not in obj["spec"]):
-            return obj
-        path = _STORAGE[kind].path(metadata.get("namespace"), metadata["name"])
-        latest: Object = {}
+    async def _create_nominated(self, body: Object) -> Object:
+        name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        await self._session.create(PODS.path(namespace), body)
+        return await self._session.patch(PODS.path(namespace, name, "status"), {"status": body["status"]})
 
-        async def look() -> bool:
-            latest.update(await self._session.get(path))
-            wanted = ("Bound",) if "claimRef" in obj["spec"] else _PHASES[kind]
-            return (latest.get("status") or {}).get("phase") in wanted
-
-        await eventually_async(f"{kind} {metadata['name']} is bound or available", look)
-        return latest
+    async def _change(self, change: Change) -> None:
+        """Make a change, if what it is about is there."""
+        world = self.world
+        found = world.nodes.get(change.name) if change.kind == "Node" else world.pod(change.name)
+        if found is None:
+            return
+        namespace = found["metadata"].get("namespace")
+        resource = _CHANGED[change.kind]
+        if change.patch is None:
+            await self._session.request("DELETE", resource.path(namespace, change.name), body=_AT_ONCE)
+            latest = None
+        else:
+            latest = await self._session.patch(resource.path(namespace, change.name, change.subresource), change.patch)
+        world.put(change.kind, change.name, latest)
 
 
 async def _all(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:

@@ -12,7 +12,8 @@ from e2e.testbed.placement.random_objects import (
     make_object,
     random_node,
 )
-from e2e.testbed.placement.scenarios import RandomStorage, Scenario, resize_status
+from e2e.testbed.placement.random_storage import RandomStorage
+from e2e.testbed.placement.scenarios import Scenario, resize_status
 
 PRIORITIES: dict[str, int] = {"placeholder": -1000, "low": 10, "middle": 20, "high": 1000, "top": 2000}
 """PriorityClasses of all scenarios; pods without one have priority 0."""
@@ -30,7 +31,7 @@ def preemption_scenario(number: int) -> Scenario:
     names = [f"{found.name}-n{i}" for i in range(rng.randint(1, 5))]
     found.nodes = [_node(rng, name) for name in names]
     if rng.random() < 0.15:
-        RandomStorage(rng, found, names).add()
+        found.storage = RandomStorage(rng, found.name, names).objects
     # kube-scheduler takes a pod that is being deleted off the counts of a spread constraint twice
     spreads = rng.random() < 0.35
     for name in names:

@@ -41,7 +41,7 @@ def random_node(rng: random.Random, name: str) -> Object:
         "memory": rng.choice(["1Gi", "2Gi", "1500M", "4Gi"]),
         "pods": rng.choice(["110", "110", "110", "3", "2"]),
     }
-    for resource, values in (("ephemeral-storage", ("2Gi", "8G")), ("hugepages-2Mi", ("8Mi", "64Mi")), (_GPU, "12")):
+    for resource, values in (("ephemeral-storage", ("2Gi", "8G")), ("hugepages-2Mi", ("8Mi", "64Mi")), (GPU, "12")):
         if rng.random() < 0.4:
             allocatable[resource] = rng.choice(values)
     spec: Object = {"taints": taints} if taints else {}
@@ -57,7 +57,8 @@ def random_node(rng: random.Random, name: str) -> Object:
 
 
 MI = 2**20
-_GPU = "example.com/gpu"
+GPU = "example.com/gpu"
+"""An extended resource that some nodes have."""
 _IMAGES = {
     "none.invalid/none:latest": 80 * MI,
     "none.invalid/model:v2": 3000 * MI,
@@ -158,6 +159,12 @@ class RandomPod:
             {"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(names)
         )
 
+    def mount_own(self, name: str, claim: Object) -> None:
+        """Use a claim with this ``spec`` that is made for the pod alone (a generic ephemeral volume)."""
+        self.body["metadata"]["namespace"] = "red"
+        volume = {"name": name, "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
+        self.spec.setdefault("volumes", []).append(volume)
+
     def drop_ports(self) -> None:
         """Use no host ports."""
         for container in [*self.spec["containers"], *self.spec.get("initContainers", ())]:
@@ -181,7 +188,7 @@ class RandomPod:
             requests["ephemeral-storage"] = rng.choice(["1Gi", "3Gi"])
         limits = {}
         if rng.random() < 0.15:
-            limits[_GPU] = rng.choice("12")
+            limits[GPU] = rng.choice("12")
         if rng.random() < 0.1:
             limits["hugepages-2Mi"] = rng.choice(["4Mi", "32Mi"])
         if rng.random() < 0.1:
@@ -196,6 +203,9 @@ class RandomPod:
         self.spec["resources"] = {"requests": {"cpu": rng.choice(["4", "5"]), "memory": rng.choice(["2Gi", "3Gi"])}}
         if rng.random() < 0.6:
             self.spec["resources"] = {"requests": {"cpu": "3"}}
+        if rng.random() < 0.25:
+            # The API server sets the requests that are missing
+            self.spec["resources"]["limits"] = {"cpu": "5", "memory": "3Gi"}
 
     def _start(self) -> None:
         rng = self._rng

@@ -9,11 +9,12 @@ Containers", "Persistent Volumes", "Node-specific Volume Limits", "Node Declared
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from e2e.testbed.placement.amounts import allocatable, requests_of
 from e2e.testbed.placement.claims import Storage
+from e2e.testbed.placement.profiles import ADDED_TERMS
 
 Object = Mapping[str, Any]
 Labels = Mapping[str, str]
@@ -29,10 +30,11 @@ class World:
         nodes: its Nodes by name.
         pods: pods that are on nodes; those that have ended may be among them.
         namespaces: labels by namespace.
-        storage: PersistentVolumes, claims, StorageClasses and CSINodes.
+        storage: PersistentVolumes, claims, StorageClasses, CSIDrivers, CSINodes and CSIStorageCapacities.
         budgets: PodDisruptionBudgets.
         nominated: pods on no node that are nominated for one.
         services: Services.
+        workloads: ReplicationControllers, ReplicaSets and StatefulSets.
     """
 
     nodes: dict[str, Object]
@@ -42,6 +44,20 @@ class World:
     budgets: list[Object] = field(default_factory=list)
     nominated: list[Object] = field(default_factory=list)
     services: list[Object] = field(default_factory=list)
+    workloads: list[Object] = field(default_factory=list)
+
+    def pod(self, name: str) -> Object | None:
+        """The pod of that name that is on a node; None if there is none."""
+        return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
+
+    def put(self, kind: str, name: str, latest: Object | None) -> None:
+        """A Node or Pod that was there has changed, or is gone (None)."""
+        if kind == "Node":
+            others = {n: node for n, node in self.nodes.items() if n != name}
+            self.nodes = others if latest is None else {**others, name: latest}
+        else:
+            others_ = [pod for pod in self.pods if pod["metadata"]["name"] != name]
+            self.pods = others_ if latest is None else [*others_, latest]
 
     def on(self, node: str) -> list[Object]:
         """Pods on the node that have not ended."""
@@ -52,7 +68,19 @@ class World:
         return {name: self.broken_on(pod, name) for name in self.nodes}
 
     def broken_on(self, pod: Object, name: str) -> set[str]:
-        """The rules that a placement of the pod on one node would break."""
+        """The rules that a placement of the pod on one node would break: beside nominated pods, or without them."""
+        found = self._broken_without_nominated(pod, name)
+        nominated = [
+            {**p, "spec": {**p["spec"], "nodeName": name}}
+            for p in self.nominated
+            if p["status"]["nominatedNodeName"] == name and priority_of(p) >= priority_of(pod)
+        ]
+        if nominated:
+            beside = replace(self, pods=[*self.pods, *nominated])
+            found |= beside._broken_without_nominated(pod, name)
+        return found
+
+    def _broken_without_nominated(self, pod: Object, name: str) -> set[str]:
         storage = Storage(self.storage, [p for p in self.pods if _runs(p)])
         return self._broken_on(pod, self.nodes[name]) | storage.broken(pod, self.nodes[name])
 
@@ -154,6 +182,11 @@ class World:
         return constraint.get("nodeTaintsPolicy", "Ignore") == "Ignore" or _tolerates_taints(pod, node)
 
 
+def priority_of(pod: Object) -> int:
+    """Its priority, as the API server has computed it."""
+    return int(pod["spec"].get("priority") or 0)
+
+
 def labels_of(obj: Object) -> Labels:
     """Its labels."""
     found: Labels = obj["metadata"].get("labels") or {}
@@ -234,6 +267,11 @@ def _is_selected(pod: Object, node: Object) -> bool:
     )
 
 
+def _is_selected_by_profile(pod: Object, node: Object) -> bool:
+    terms = ADDED_TERMS.get(pod["spec"].get("schedulerName", ""))
+    return terms is None or matches_terms(terms, node)
+
+
 def _affinity(pod: Object, kind: str) -> Object:
     found: Object = (pod["spec"].get("affinity") or {}).get(kind) or {}
     return found
@@ -259,6 +297,7 @@ _ALONE = {
     "cordon": lambda pod, node: not node["spec"].get("unschedulable") or _tolerated(pod, _CORDON),
     "taints": _tolerates_taints,
     "node affinity": _is_selected,
+    "added node affinity": _is_selected_by_profile,
     "declared features": _has_features,
 }
 

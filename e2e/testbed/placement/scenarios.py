@@ -7,25 +7,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
 
-from e2e.testbed.placement.random_objects import (
-    HOSTNAME,
-    NAMESPACES,
-    ZONE,
-    Object,
-    RandomPod,
-    host_ports,
-    make_object,
-    random_node,
-)
+from e2e.testbed.placement import profiles
+from e2e.testbed.placement.changes import Change, random_change
+from e2e.testbed.placement.random_objects import Object, RandomPod, host_ports, random_node
+from e2e.testbed.placement.random_storage import RandomStorage
+from e2e.testbed.placement.random_workloads import make_owned, random_service, random_workload
 
-WAITS, MADE, AT_ONCE = "waits", "made", "at-once"
-"""StorageClasses: volumes exist and are bound for a pod; volumes are made for a pod; volumes are bound at once."""
-DRIVER = "disks.example.com"
-"""CSI driver of the volumes that are not local."""
-_SHARE_WITH_CLAIMS = 0.2
-_SHARE_WITH_SERVICES = 0.15
+_SHARES = {"claims": 0.25, "services": 0.15, "workloads": 0.2, "nominated": 0.15, "changes": 0.4, "profiles": 0.3}
+"""Parts of the scenarios in which these are."""
 
 
 @dataclass
@@ -35,13 +25,16 @@ class Scenario:
     Attributes:
         name: prefix of all its objects.
         nodes: its Nodes.
-        storage: PersistentVolumes, claims and CSINodes.
+        storage: PersistentVolumes, claims, CSINodes and CSIStorageCapacities.
         running: pods that are bound when the scenario begins.
         statuses: of running pods whose status is not that of a new pod, by name.
         deleted: names of running pods that are being deleted.
+        nominated: pods on no node that wait with a scheduling gate, and their status.
         budgets: PodDisruptionBudgets, with their status.
         services: Services, by whose selectors pods without spread constraints are spread.
+        workloads: ReplicationControllers, ReplicaSets and StatefulSets, by which pods are spread, too.
         pods: those to place, in order.
+        changes: what changes before a pod is placed, by the pod's name.
     """
 
     name: str
@@ -50,67 +43,119 @@ class Scenario:
     running: list[Object] = field(default_factory=list)
     statuses: dict[str, Object] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
+    nominated: list[Object] = field(default_factory=list)
     budgets: list[Object] = field(default_factory=list)
     services: list[Object] = field(default_factory=list)
+    workloads: list[Object] = field(default_factory=list)
     pods: list[Object] = field(default_factory=list)
+    changes: dict[str, list[Change]] = field(default_factory=dict)
 
 
 def scenario(number: int) -> Scenario:
     """The scenario of that number."""
-    rng = random.Random(f"placement-{number}")
-    found = Scenario(f"s{number}")
-    names = [f"{found.name}-n{i}" for i in range(rng.randint(2, 6))]
-    found.nodes = [random_node(rng, name) for name in names]
-    if rng.random() < _SHARE_WITH_CLAIMS:
-        RandomStorage(rng, found, names).add()
-    claims = [o for o in found.storage if o["kind"] == "PersistentVolumeClaim"]
-    if rng.random() < _SHARE_WITH_SERVICES:
-        found.services = [_service(rng, f"{found.name}-{i}") for i in range(rng.randint(1, 2))]
-    for i in range(rng.randint(0, 2 * len(names))):
-        _add_running(rng, found, f"{found.name}-r{i}", names, claims)
-    for i in range(rng.randint(2, 4)):
-        pod = RandomPod(rng, f"{found.name}-p{i}", names)
-        pod.ask()
-        found.pods.append(pod.body)
-    # The binding of a pod with a claim may take as long as it likes, so it is the last
-    if claims and rng.random() < 0.9:
-        pod = RandomPod(rng, f"{found.name}-p9", names)
-        pod.ask(rng.choice([0, 0, 1]))
+    return _RandomScenario(number).made
+
+
+class _RandomScenario:
+    """Makes the scenario of that number."""
+
+    def __init__(self, number: int) -> None:
+        self._rng = rng = random.Random(f"placement-{number}")
+        self.made = made = Scenario(f"s{number}")
+        self._names = [f"{made.name}-n{i}" for i in range(rng.randint(2, 6))]
+        made.nodes = [random_node(rng, name) for name in self._names]
+        self._storage = RandomStorage(rng, made.name, self._names) if self._has("claims") else None
+        if self._has("services"):
+            made.services = [random_service(rng, f"{made.name}-{i}") for i in range(rng.randint(1, 2))]
+        if self._has("workloads"):
+            made.workloads = [random_workload(rng, f"{made.name}-{i}") for i in range(rng.randint(1, 2))]
+        for i in range(rng.randint(0, 2 * len(self._names))):
+            self._add_running(f"{made.name}-r{i}")
+        if self._has("nominated"):
+            for i in range(rng.randint(1, 2)):
+                self._add_nominated(f"{made.name}-w{i}")
+        for i in range(rng.randint(2, 4)):
+            made.pods.append(self._pod(f"{made.name}-p{i}").body)
+        if self._has("changes"):
+            self._add_changes()
+        # The binding of a pod with a claim may take as long as it likes, so it is the last
+        if self._storage is not None and rng.random() < 0.9:
+            made.pods.append(self._pod_with_claims(self._storage))
+        if self._storage is not None:
+            made.storage = self._storage.objects
+
+    def _has(self, part: str) -> bool:
+        return self._rng.random() < _SHARES[part]
+
+    def _pod(self, name: str, features: int | None = None) -> RandomPod:
+        """A pod to place."""
+        pod = RandomPod(self._rng, name, self._names)
+        pod.ask(features)
+        self._own(pod)
+        if self._has("profiles"):
+            pod.spec["schedulerName"] = self._rng.choice([profiles.PACKING, profiles.SHAPED])
+        return pod
+
+    def _pod_with_claims(self, storage: RandomStorage) -> Object:
+        rng = self._rng
+        pod = self._pod(f"{self.made.name}-p9", rng.choice([0, 0, 1]))
         # Two claims that wait could take each other's volume, which the rules do not follow
-        bound = [claim for claim in claims if claim["spec"].get("volumeName")]
-        mounted = {
-            claim["metadata"]["name"]: claim for claim in [rng.choice(claims), *rng.sample(bound, min(1, len(bound)))]
-        }
-        pod.mount([*mounted.values()], missing=rng.random() < 0.05)
-        found.pods.append(pod.body)
-    return found
+        bound = storage.bound_claims
+        first = [] if rng.random() < 0.4 else [rng.choice(storage.claims)]
+        mounted = {claim["metadata"]["name"]: claim for claim in [*first, *rng.sample(bound, min(1, len(bound)))]}
+        if mounted:
+            pod.mount([*mounted.values()], missing=rng.random() < 0.05)
+        if not first:
+            has_volume = rng.random() < 0.2
+            storage.mount_new(pod, bound=has_volume)
+            if not has_volume and rng.random() < 0.1:
+                storage.take_name(pod)
+        return pod.body
 
+    def _own(self, pod: RandomPod) -> None:
+        if self.made.workloads and self._rng.random() < 0.7:
+            make_owned(self._rng, pod, self.made.workloads)
 
-def _service(rng: random.Random, name: str) -> Object:
-    selector = rng.choice([{"app": "a"}, {"app": "b"}, {"tier": "x"}, {"app": "a", "tier": "y"}])
-    spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": 80}]}
-    return make_object("v1", "Service", name, metadata={"namespace": rng.choice([*NAMESPACES, "red"])}, spec=spec)
+    def _add_running(self, name: str) -> None:
+        rng, found, storage = self._rng, self.made, self._storage
+        pod = RandomPod(rng, name, self._names)
+        pod.ask(rng.choice([0, 1, 1, 2]), running=True)
+        self._own(pod)
+        pod.spec["nodeName"] = node = rng.choice(self._names)
+        taken = {number for other in found.running if other["spec"]["nodeName"] == node for number in host_ports(other)}
+        if taken & set(host_ports(pod.body)):
+            # kube-scheduler frees a port that two pods of a node hold as soon as one of them has ended
+            pod.drop_ports()
+        if storage is not None and storage.bound_claims and rng.random() < 0.3:
+            pod.mount([rng.choice(storage.bound_claims)])
+        elif storage is not None and rng.random() < 0.15:
+            storage.mount_new(pod, bound=rng.random() < 0.7)
+        found.running.append(pod.body)
+        match rng.random():
+            case share if share < 0.12:
+                found.deleted.add(name)
+            case share if share < 0.2:
+                found.statuses[name] = {"phase": rng.choice(["Succeeded", "Failed"])}
+            case share if share < 0.45:
+                found.statuses[name] = {"phase": "Running"} | resize_status(rng, pod.spec)
 
+    def _add_nominated(self, name: str) -> None:
+        """A pod of lower, the same or higher priority than those to place, for which a node is kept."""
+        rng = self._rng
+        pod = RandomPod(rng, name, self._names)
+        pod.ask(rng.choice([1, 2]), running=True)
+        pod.spec["schedulingGates"] = [{"name": "example.com/wait"}]
+        if priority := rng.choice(["", "", "placeholder", "low"]):
+            pod.spec["priorityClassName"] = priority
+        self.made.nominated.append({**pod.body, "status": {"nominatedNodeName": rng.choice(self._names)}})
 
-def _add_running(rng: random.Random, found: Scenario, name: str, nodes: list[str], claims: list[Object]) -> None:
-    pod = RandomPod(rng, name, nodes)
-    pod.ask(rng.choice([0, 1, 1, 2]), running=True)
-    pod.spec["nodeName"] = node = rng.choice(nodes)
-    taken = {number for other in found.running if other["spec"]["nodeName"] == node for number in host_ports(other)}
-    if taken & set(host_ports(pod.body)):
-        # kube-scheduler frees a port that two pods of a node hold as soon as one of them has ended
-        pod.drop_ports()
-    bound = [claim for claim in claims if claim["spec"].get("volumeName")]
-    if bound and rng.random() < 0.3:
-        pod.mount([rng.choice(bound)])
-    found.running.append(pod.body)
-    match rng.random():
-        case share if share < 0.12:
-            found.deleted.add(name)
-        case share if share < 0.2:
-            found.statuses[name] = {"phase": rng.choice(["Succeeded", "Failed"])}
-        case share if share < 0.45:
-            found.statuses[name] = {"phase": "Running"} | resize_status(rng, pod.spec)
+    def _add_changes(self) -> None:
+        rng, found = self._rng, self.made
+        running = [pod["metadata"]["name"] for pod in found.running]
+        for pod in found.pods:
+            if rng.random() < 0.6:
+                changes = [random_change(rng, self._names, running) for _ in range(rng.randint(1, 2))]
+                found.changes[pod["metadata"]["name"]] = changes
 
 
 def resize_status(rng: random.Random, spec: Object) -> Object:
@@ -136,64 +181,3 @@ def resize_status(rng: random.Random, spec: Object) -> Object:
         reason = rng.choice(["Infeasible", "Deferred"])
         status["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
     return status
-
-
-class RandomStorage:
-    """Volumes and claims of a scenario.
-
-    Args:
-        rng: what they are made by.
-        found: the scenario.
-        nodes: names of its nodes.
-    """
-
-    def __init__(self, rng: random.Random, found: Scenario, nodes: list[str]) -> None:
-        self._rng = rng
-        self._found = found
-        self._nodes = nodes
-
-    def add(self) -> None:
-        """Add some of each kind to the scenario."""
-        rng, found = self._rng, self._found
-        for i in range(rng.randint(1, 4)):
-            name = f"{found.name}-v{i}"
-            bound, mode = rng.random() < 0.5, self._mode()
-            self._volume(name, mode, name if bound else "")
-            if bound:
-                self._claim(name, mode, volumeName=name, storageClassName=WAITS)
-        for i in range(rng.randint(1, 3)):
-            self._claim(f"{found.name}-c{i}", self._mode(), storageClassName=rng.choice([WAITS, WAITS, MADE, AT_ONCE]))
-        for node in self._nodes:
-            if rng.random() < 0.6:
-                driver = {"name": DRIVER, "nodeID": node, "allocatable": {"count": rng.randint(1, 2)}}
-                self._found.storage.append(
-                    make_object("storage.k8s.io/v1", "CSINode", node, spec={"drivers": [driver]})
-                )
-
-    def _mode(self) -> str:
-        return self._rng.choice(["ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod"])
-
-    def _volume(self, name: str, mode: str, claim: str) -> None:
-        rng = self._rng
-        key, values = rng.choice([(HOSTNAME, self._nodes), (ZONE, ["a", "b", "c"])])
-        term = {"matchExpressions": [{"key": key, "operator": "In", "values": [rng.choice(values)]}]}
-        labels = {ZONE: rng.choice(["a", "b", "a__b"])} if rng.random() < 0.3 else {}
-        spec: Object = {
-            "storageClassName": WAITS,
-            "capacity": {"storage": rng.choice(["1Gi", "2Gi", "5Gi"])},
-            "accessModes": [mode],
-            "persistentVolumeReclaimPolicy": "Retain",
-        }
-        if rng.random() < 0.5:
-            spec |= {"local": {"path": "/none"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
-        else:
-            spec["csi"] = {"driver": DRIVER, "volumeHandle": name}
-        if claim:
-            spec["claimRef"] = {"namespace": "red", "name": claim}
-        self._found.storage.append(make_object("v1", "PersistentVolume", name, labels=labels, spec=spec))
-
-    def _claim(self, name: str, mode: str, **spec: Any) -> None:
-        size = "1Gi" if "volumeName" in spec else self._rng.choice(["1Gi", "2Gi", "3Gi"])
-        body = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
-        claim = make_object("v1", "PersistentVolumeClaim", name, metadata={"namespace": "red"}, spec=body | spec)
-        self._found.storage.append(claim)
