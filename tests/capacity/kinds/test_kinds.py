@@ -206,10 +206,22 @@ def test_kinds_that_no_node_measures_any_more_make_room_for_those_that_some_do()
     for day in range(20):
         old = {f"shop/Job/run-{day}-{i}@x": KindSums.of_ended(ended(100.0, 200.0)) for i in range(MAX_ENTRIES // 4)}
         cluster.set_node("n", old, 4.0)
-        assert len(cluster.table()) <= MAX_ENTRIES
+        assert len(cluster.published()) <= MAX_ENTRIES
     cluster.set_node("n", table_of(ended(1.0, 4.0)), 4.0)
-    assert JOB.key in cluster.table()
-    assert len(cluster.table()) == MAX_ENTRIES
+    assert JOB.key in cluster.published()
+    assert len(cluster.published()) == MAX_ENTRIES
+
+
+def test_decisions_know_all_kinds_of_a_cluster_with_more_of_them_than_one_object_can_hold():
+    workloads = [kind_of("shop", "Deployment", f"web-{i}", (("main", f"web:{i}"),)) for i in range(1000)]
+    cluster = ClusterKinds()
+    for number in range(100):
+        running = [(kind, PodMeasurement(1.0, 4.0, 4.0, 1e6, False, 0.2)) for kind in workloads[number::100]]
+        cluster.set_node(f"n{number}", NodeKinds().table(running, 0.0), 8.0)
+    table = cluster.table()
+    assert {estimate(table, kind).basis for kind in workloads} == {"Running"}
+    assert len(cluster.published()) == MAX_ENTRIES
+    assert {*cluster.published()} < {*table}
 
 
 def test_two_nodes_know_together_what_one_would_have_known():

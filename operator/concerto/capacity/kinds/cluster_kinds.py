@@ -22,6 +22,8 @@ ROWS_A_LOOK = 50_000
 """Rows that are added up at one look, so that it takes 20 ms: 5,000 nodes with 30 pods each have 700,000."""
 _ROWS_A_KEY = 10
 """Rows that are added up in the time that a key takes by itself: pods without a Job in common have a key each."""
+MAX_KNOWN = 40_000
+"""Kinds and groups that decisions use: those of 10,000 workloads. A published table holds fewer (``MAX_ENTRIES``)."""
 _MAX_CORES = 1024.0
 """CPUs of a node that count where nodes decide which kinds are left out."""
 _ENOUGH = 4.5
@@ -214,12 +216,26 @@ class ClusterKinds:
         (self._changed if key in self._merged else self._unmerged)[key] = None
 
     def table(self, max_rows: int | None = None) -> dict[str, KindSums]:
-        """All of them together.
+        """All of them together, as decisions use them.
 
         Args:
             max_rows: what changed is added up for as long as so many rows take, a row for each node and each key that
                 it knows; the others stay as they were until the next call. None: all of them.
         """
+        self._add_up(max_rows)
+        return self._most(MAX_KNOWN)
+
+    def published(self, max_rows: int | None = None) -> dict[str, KindSums]:
+        """As many of them as a SubspaceSnapshot can hold; see `table`."""
+        self._add_up(max_rows)
+        return self._most(MAX_ENTRIES)
+
+    def _most(self, max_entries: int) -> dict[str, KindSums]:
+        if len(self._merged) <= max_entries:
+            return dict(self._merged)
+        return bounded(self._merged, max_entries, {key.name: key.part for key in self._keys.values()})
+
+    def _add_up(self, max_rows: int | None) -> None:
         if len(self._earlier) > 2 * MAX_ENTRIES:
             kept = bounded(self._earlier, MAX_ENTRIES)
             for key in self._earlier.keys() - kept.keys():
@@ -229,7 +245,6 @@ class ClusterKinds:
             while changed and (max_rows is None or max_rows > 0):
                 rows = self._merge(changed.popitem(last=False)[0])
                 max_rows = None if max_rows is None else max_rows - rows - _ROWS_A_KEY
-        return bounded(self._merged, MAX_ENTRIES, {key.name: key.part for key in self._keys.values()})
 
     def _merge(self, name: str) -> int:
         """Add up what nodes say of a key; returns how many do."""

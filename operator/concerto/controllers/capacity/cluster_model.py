@@ -181,7 +181,7 @@ class ClusterModelPublisher:
                 await asyncio.sleep(0)
             self._drop_stale()
             current = self._model.subspace()
-            kinds = self._kinds.table(ROWS_A_LOOK)
+            kinds = self._kinds.published(ROWS_A_LOOK)
             self._metrics.cluster_model_nodes.set(len(self._model))
             if current is not None and (self._worth_a_write(current) or self._kinds_changed(kinds)):
                 try:
