@@ -295,7 +295,7 @@ A PredictiveHPA scales a target whose load jumps at random every 15 seconds:
 one. So an active forecast can have the larger error of the two. A load that jumps gives large past errors, and
 therefore a large margin: that is what the extra pods are.
 
-A forecast that is no better than "nothing changes" becomes inactive by itself (Forecasting=False,
+A forecast that did worse than "nothing changes" becomes inactive by itself (Forecasting=False,
 NotBetterThanNoChange), and the object then scales by current metrics only. To get that at once, set
 `spec.prediction.mode: "Off"`. A smaller `spec.prediction.shortage` gives a smaller margin. A longer
 `spec.prediction.historyLength` lets the forecast see a whole period of the load. See [autoscaling.md](autoscaling.md).

@@ -3,7 +3,7 @@ import pytest
 from concerto.autoscaling.behavior import Memory, Recommendation
 from concerto.autoscaling.decision import Failure, Floor, carried_out, combine, decide, needs_metrics
 from concerto.autoscaling.replicas import Proposal
-from concerto.autoscaling.settings import Behavior, Bounds
+from concerto.autoscaling.settings import Behavior, Bounds, Release
 
 NOW = 1000.0
 BROKEN = Failure("FailedGetResourceMetric", "failed to get cpu resource metric value: gone")
@@ -117,3 +117,11 @@ def test_only_behaviors_remember_changes():
     assert carried_out(Memory(), Bounds(10), before=2, after=4, now=NOW).events == ()
     remembered = carried_out(Memory(), Bounds(10, 1, Behavior()), before=4, after=1, now=NOW)
     assert [e.change for e in remembered.events] == [-3]
+
+
+def test_what_a_forecast_released_does_not_come_back_once_it_has_no_influence():
+    before = Memory((Recommendation(NOW - 200, 12),))
+    bounds = Bounds(20, 2, release=Release(6, 2.0, 45.0))
+    released = decide(bounds, before, current=12, metrics=answer(3), floor=None, now=NOW)
+    later = decide(Bounds(20, 2), released.memory, current=6, metrics=answer(3), floor=None, now=NOW + 15)
+    assert (released.replicas, later.replicas) == (6, 6)

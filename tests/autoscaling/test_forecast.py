@@ -187,6 +187,19 @@ def test_a_steady_rise_is_foreseen_and_earns_its_say():
     assert got.error_percent[0] < got.persistence_percent[0]
 
 
+def test_after_steps_that_led_no_further_a_step_is_drawn_out_less():
+    steps = np.repeat([2.0, 4.0, 6.0, 8.0], [60, 60, 60, 4])[None]
+    trusting = replace(SETTINGS, rise_prior=1e6)
+    learned, drawn_out = (forecast(steps, np.array([120.0]), each).expected[0] for each in (SETTINGS, trusting))
+    assert learned < 9.5
+    assert drawn_out > 10.5
+
+
+def test_a_forecast_that_asked_for_more_than_came_of_it_has_no_influence():
+    bursts = np.r_[np.full(100, 2.0), np.linspace(2, 12, 6), np.full(60, 2.0), np.linspace(2, 8, 4), np.full(4, 2.0)]
+    assert not of(bursts, horizon=300.0).better_than_no_change[0]
+
+
 def test_a_load_that_never_changes_gives_no_model_a_say():
     got = of(np.full(120, 5.0))
     assert got.warm[0]

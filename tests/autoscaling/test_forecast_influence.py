@@ -144,6 +144,20 @@ def test_without_a_say_the_ordinary_window_holds():
     assert with_hold(bounds, speaking, ActionSettings(), 42.0, 3).controller.downscale_stabilization_seconds == 42.0
 
 
+EXPECTED = {
+    "one tolerance of the room above the target is used up": (11.0, 11.0, False, 10),
+    "beyond it replicas rise, to as many as bear it with that room": (12.5, 12.5, False, 12),
+    "where the forecast decides alone, the load is carried at the target": (12.5, 12.5, True, 13),
+}
+
+
+@pytest.mark.parametrize(("expected", "before", "replaces", "replicas"), EXPECTED.values(), ids=EXPECTED)
+def test_the_expected_load_may_use_up_room_until_metrics_ask_for_more(expected, before, replaces, replicas):
+    result = ForecastResult("ForecastActive", "Linear", expected, expected, 100.0, expected_before=before)
+    action = replace(ACTION, expected_room=1.0, min_rise=1.0)
+    assert result.floor(Bounds(50), 10, action, replaces=replaces).replicas == replicas
+
+
 FLOORS = {
     "the expected load is carried at the target": (4.2, 4.3, 5),
     "an upper end within four tolerances asks for nothing more": (4.0, 5.2, 4),
@@ -158,7 +172,7 @@ def test_the_unlikely_may_use_up_room_above_the_target(expected, upper, replicas
 
 
 def test_what_is_certain_is_carried_at_the_target():
-    (result,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, min_demand=7.0))
+    (result,) = look(subject(np.linspace(1, 2, 60), min_demand=7.0))
     assert result.is_active
     assert result.floor(Bounds(9), 1, ACTION, replaces=False).replicas == 7
 
@@ -191,7 +205,7 @@ CONFIRMED = {
 @pytest.mark.parametrize(("before", "current", "replicas"), CONFIRMED.values(), ids=CONFIRMED)
 def test_a_rise_needs_two_samples_that_ask_for_it(before, current, replicas):
     result = ForecastResult("ForecastActive", "Linear", 12.0, 12.0, 100.0, expected_before=before)
-    action = replace(ACTION, min_rise=1.0, min_rise_before=0.5)
+    action = replace(ACTION, expected_room=0.0, min_rise=1.0, min_rise_before=0.5)
     assert result.floor(Bounds(50), current, action, replaces=False).replicas == replicas
 
 

@@ -60,6 +60,11 @@ class Memory:
         kept = tuple(r for r in self.recommendations if r.at >= now - keep_seconds)
         return replace(self, recommendations=(*kept, Recommendation(now, replicas)))
 
+    def at_most(self, replicas: int) -> Memory:
+        """With no recommendation above that: what a forecast has released must not come back when it ends."""
+        kept = tuple(replace(r, replicas=min(r.replicas, replicas)) for r in self.recommendations)
+        return replace(self, recommendations=kept)
+
     def scaled(self, now: float, change: int, keep_seconds: float) -> Memory:
         """With one more change carried out, and without those older than ``keep_seconds``."""
         return replace(self, events=(*(e for e in self.events if e.at >= now - keep_seconds), ScaleEvent(now, change)))

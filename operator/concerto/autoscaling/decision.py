@@ -152,6 +152,9 @@ def decide(
 
     desired, said_by = _wanted(metrics, floor)
     limited = normalise(bounds, memory, current=current, desired=desired, now=now)
+    # With a behavior, old recommendations hold replicas and never raise them
+    if bounds.release is not None and bounds.behavior is None and limited.stabilized < current:
+        memory = memory.at_most(limited.stabilized)
     memory = memory.recommended(now, desired, longest_window(bounds))
     reason = ""
     if desired > current:

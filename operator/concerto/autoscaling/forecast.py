@@ -7,7 +7,7 @@ Source: docs/references.md, "Forecasts".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,9 @@ from concerto.autoscaling.margins import (
     SMALL_LOAD,
     Past,
     critical_fractile,
+    decision_cost,
     margins,
-    pinball,
+    share_that_came,
     share_under,
     surprise,
     weighted_error,
@@ -48,7 +49,8 @@ class Forecasts:
         model: index into ``names``.
         names: candidates, e.g. ``Linear``.
         warm: enough samples were there.
-        better_than_no_change: the model did better over the history than the assumption that nothing changes.
+        better_than_no_change: the load changes, and what the model asked for cost no more over the history than to
+            follow the load alone.
         error_percent: weighted mean absolute error at the horizon, percent of the load.
         under_percent: share of that error that was too low, percent.
         persistence_percent: the same error of the assumption that nothing changes.
@@ -190,6 +192,7 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
     age = np.arange(series.shape[1])[::-1]
     weights = 0.5 ** (age / settings.half_life)
     actual = _ahead(series, basis.tested)
+    candidates = [_with_rises_that_came(basis, candidate, actual, weights) for candidate in candidates]
     judged = [_judge(basis, candidate, actual, weights) for candidate in candidates]
     losses = np.array([j.loss for j in judged])
     best = np.argmin(np.nan_to_num(losses, nan=np.inf), axis=0)
@@ -199,6 +202,8 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
     expected = np.minimum(np.array([c.now for c in candidates])[best, rows], plausible)
     warm = (np.isfinite(series).sum(axis=1) >= settings.min_samples) & np.isfinite(upper)
     unchanged = np.where(np.isfinite(error), actual - series, np.nan)
+    no_change = _cost(basis, np.where(np.isfinite(error), series, np.nan), actual, weights)
+    changes = np.nan_to_num(np.abs(unchanged)).any(axis=1)
     return Forecasts(
         expected=np.where(warm, np.maximum(expected, 0.0), np.nan),
         upper=np.where(warm, np.maximum(upper, 0.0), np.nan),
@@ -206,7 +211,7 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
         model=best,
         names=tuple(c.name for c in candidates),
         warm=warm,
-        better_than_no_change=warm & (losses[best, rows] < pinball(unchanged, basis.fractile, weights)),
+        better_than_no_change=warm & changes & (losses[best, rows] <= no_change),
         error_percent=weighted_error(error, actual),
         under_percent=share_under(error),
         persistence_percent=weighted_error(unchanged, actual),
@@ -220,6 +225,20 @@ def _before(past: Floats, samples: int = 4) -> Floats:
     for back in range(2, min(samples + 1, past.shape[1]) + 1):
         found = np.where(np.isnan(found), past[:, -back], found)
     return found
+
+
+def _with_rises_that_came(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats) -> _Candidate:
+    """The candidate with each rise as high as its rises came to be: after steps, no line leads on."""
+    level = np.maximum(candidate.level, 0.0)
+    load = np.fmax(level[:, -1], SMALL_LOAD)
+    prior = (basis.settings.rise_prior * load) ** 2
+    share = share_that_came(np.maximum(candidate.past - level, 0.0), actual - level, weights, prior)
+
+    def scaled(peak: Floats, level: Floats, share: Floats) -> Floats:
+        return np.where(peak > level, level + share * (peak - level), peak)
+
+    past, now = scaled(candidate.past, level, share[:, None]), scaled(candidate.now, level[:, -1], share)
+    return replace(candidate, past=past, now=now)
 
 
 def _judge(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats) -> _Judged:
@@ -236,7 +255,13 @@ def _judge(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats
     )
     stretch = np.sqrt(basis.steps / basis.tested)
     # The margin for what was never seen does not count against the model
-    return _Judged(candidate.now + margin * stretch, pinball(error - seen[:, None], basis.fractile, weights), error)
+    upper = (candidate.past + seen[:, None]) / (1.0 + settings.upper_room)
+    asked = np.where(np.isfinite(error), np.fmax(candidate.past / (1.0 + settings.expected_room), upper), np.nan)
+    return _Judged(candidate.now + margin * stretch, _cost(basis, asked, actual, weights), error)
+
+
+def _cost(basis: _Basis, asked: Floats, actual: Floats, weights: Floats) -> Floats:
+    return decision_cost(asked, basis.series, actual, basis.settings.room, basis.fractile, weights)
 
 
 def _candidates(basis: _Basis, models: Sequence[str], seasons: Sequence[Seasons], now: float) -> Iterator[_Candidate]:

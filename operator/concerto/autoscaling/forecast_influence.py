@@ -38,8 +38,9 @@ class ActionSettings:
     `concerto evaluate-autoscaling --families` shows what they do there, and `--cross-validate` leaves families out.
 
     Attributes:
-        rise_room: what is unlikely may use up some of the room that the target leaves: tolerances above the target that
-            are borne where demand is as high as the forecast's upper end, before replicas rise ...
+        expected_room: the load may use up some of the room that the target leaves, until current metrics ask for more:
+            tolerances above the target that are borne where demand is as high as expected, before replicas rise ...
+        rise_room: ... and where it is as high as the forecast's upper end ...
         min_rise: ... and tolerances by which demand must exceed the present replicas for a rise ...
         min_rise_before: ... and by which the forecast one sample earlier must have exceeded them, because one wrong
             reading must not cause a rescale.
@@ -51,6 +52,7 @@ class ActionSettings:
         hold_max_seconds: ... and at most this time.
     """
 
+    expected_room: float = 1.0
     rise_room: float = 4.0
     min_rise: float = 1.0
     min_rise_before: float = 0.5
@@ -141,13 +143,15 @@ class ForecastResult:
             return None
         tolerances = bounds.tolerances
         room, margin = 1.0 + action.rise_room * tolerances.scale_up, self.upper - self.expected
-        need = max(self.expected, self.upper / room)
+        # Demand that is certain is carried at the target, and so is all of it where no metrics are asked
+        likely = 1.0 if replaces or self.expected_before is None else 1.0 + action.expected_room * tolerances.scale_up
+        need = max(self.expected / likely, self.upper / room)
         replicas = min(math.ceil(need - 1e-9), MAX_REPLICAS)
         worth = Tolerances(action.min_rise * tolerances.scale_up, tolerances.scale_down)
         if current > 0 and (replicas > current or replaces) and worth.contain(need / current):
             replicas = current
         if replicas > current > 0 and self.expected_before is not None:
-            before = max(self.expected_before, (self.expected_before + margin) / room)
+            before = max(self.expected_before / likely, (self.expected_before + margin) / room)
             if before <= current * (1.0 + action.min_rise_before * tolerances.scale_up):
                 replicas = current
         return Floor(replicas, self.model, replaces)

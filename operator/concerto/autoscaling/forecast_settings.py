@@ -33,6 +33,11 @@ class ForecastSettings:
         noise_window: samples that the noise of one is taken from.
         onset_windows: samples of the lines that detect a sudden rise ...
         onset_errors: ... and standard errors that are taken off what they promise.
+        rise_prior: a rise by this share of the load that came as it was forecast, which counts beside those of the
+            history.
+        room: when forecasts are judged, share of the load that replicas at their target bear on top of it ...
+        expected_room: ... how much of it what is expected may use up (`ActionSettings.expected_room`) ...
+        upper_room: ... and how much the upper end may (`ActionSettings.rise_room`).
         turn_windows: samples of the lines that show that a rise is over ...
         turn_errors: ... and standard errors by which they have to fall.
         recurring_rise: share of the load by which every season must have risen for a recurring rise.
@@ -61,6 +66,10 @@ class ForecastSettings:
     noise_window: int = 60
     onset_windows: tuple[int, ...] = (3, 4, 6, 8)
     onset_errors: float = 1.0
+    rise_prior: float = 0.5
+    room: float = 1 / 3
+    expected_room: float = 0.1
+    upper_room: float = 0.4
     turn_windows: tuple[int, ...] = (4, 6, 8)
     turn_errors: float = 1.5
     recurring_rise: float = 0.25

@@ -111,6 +111,42 @@ def margins(
     return found[0], found[1]
 
 
+def share_that_came(forecast: Floats, came: Floats, weights: Floats, prior: Floats) -> Floats:
+    """How much of the rises that were forecast came, from 0 to 1, per object: the regression through the origin.
+
+    Args:
+        forecast: rises as forecast, objects x samples; NaN where there was no forecast.
+        came: what the load did in that time, NaN where that is not known yet.
+        weights: of the samples.
+        prior: one more rise, squared, that came as it was forecast: few rises show little. One per object.
+    """
+    known = np.isfinite(forecast) & np.isfinite(came)
+    product, square = (np.where(known, forecast * other, 0.0) @ weights for other in (came, forecast))
+    return np.asarray(np.clip((product + prior) / (square + prior), 0.0, 1.0))
+
+
+def decision_cost(
+    asked: Floats, load: Floats, actual: Floats, room: float, fractile: Floats, weights: Floats
+) -> Floats:
+    """Mean cost of what forecasts asked for above what current metrics ask for anyway, per object; see `pinball`.
+
+    A replica is missing only where load exceeds the room that the target leaves. It is surplus only if neither the load
+    of then nor that at the horizon needed it.
+
+    Args:
+        asked: replicas, objects x samples; NaN where there was no forecast.
+        load: at that time.
+        actual: at the horizon.
+        room: share of the load at the target that replicas bear on top of it.
+        fractile: as for `pinball`.
+        weights: of the samples.
+    """
+    replicas = np.maximum(load, asked)
+    missing = np.maximum(actual / (1.0 + room) - replicas, 0.0)
+    surplus = np.maximum(replicas - np.maximum(load, actual), 0.0)
+    return pinball(missing - surplus, fractile, weights)
+
+
 def pinball(error: Floats, fractile: Floats, weights: Floats) -> Floats:
     """Mean cost of being wrong: ``fractile`` a replica too few, the rest of 1 a replica too many."""
     known = np.isfinite(error)

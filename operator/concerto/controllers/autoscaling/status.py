@@ -19,11 +19,11 @@ from concerto.autoscaling.settings import Bounds
 _MAX_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
-    "ForecastActive": "The model did better over the history than the assumption that nothing changes, or all earlier "
-    "seasons rose at this time. The comparison weighs a missing replica more than a surplus one "
+    "ForecastActive": "The model did no worse over the history than the assumption that nothing changes, or all "
+    "earlier seasons rose at this time. The comparison weighs a missing replica more than a surplus one "
     "(spec.prediction.shortage).",
     "WarmingUp": "There are too few samples yet. Until there are more, only current metrics decide.",
-    "NotBetterThanNoChange": "No model did better over the history than the assumption that nothing changes, so only "
+    "NotBetterThanNoChange": "Each model did worse over the history than the assumption that nothing changes, so only "
     "current metrics decide.",
     "Expired": "The newest sample is too old for a forecast, so only current metrics decide; see ScalingActive.",
     "Off": "spec.prediction.mode is Off.",
