@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -144,12 +144,14 @@ def load(value: object) -> Answer:
 
 
 @asynccontextmanager
-async def autoscaling(world: World, clock: Clock, **settings: Any) -> AsyncIterator[PredictiveHPAController]:
+async def autoscaling(
+    world: World, clock: Clock, may_write: Callable[[], bool] = lambda: True, **settings: Any
+) -> AsyncIterator[PredictiveHPAController]:
     async with faulty([world]) as server:
         recorder = EventRecorder(server.session, "c", "i")
         prometheus = PrometheusServer(server.session.config.server)
         settings = {"batch_seconds": 0.05, "metrics_timeout_seconds": 20.0, "prometheus": prometheus} | settings
-        context = Context(server.session, "concerto-system", recorder, Metrics(), clock)
+        context = Context(server.session, "concerto-system", recorder, Metrics(), clock, may_write)
         kinds = AutoscaledKinds.followed_by(partial(FollowedKind, server.session))
         made = PredictiveHPAController(context, kinds, PredictiveHPASettings(**settings))
         try:

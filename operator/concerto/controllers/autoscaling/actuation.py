@@ -296,6 +296,13 @@ class Actuator:
             status["forecast"] = shown
         return status
 
+    async def save(self, tracked: TrackedObject) -> None:
+        """Write at once what an object remembers and its status does not have yet."""
+        remembered = write_state(tracked.state, self._settings.initialisation)
+        # Without a status there was no sync, and a status needs more than this
+        if tracked.status and (patch := merge_patch(tracked.status, {**tracked.status, **remembered})):
+            await self._patch(tracked, patch, tracked.written_at)
+
     async def _report_error(self, observed: Observation) -> None:
         """Write the status of an object whose target's scale cannot be read."""
         assert observed.error is not None
@@ -314,8 +321,10 @@ class Actuator:
         """Write what has changed; a change of remembered members alone waits for the status interval."""
         patch = merge_patch(tracked.status, status)
         interval = self._settings.status_interval_seconds
-        if not (set(patch) - _REMEMBERED) and 0.0 <= now - tracked.written_at < interval:
-            return
+        if set(patch) - _REMEMBERED or not 0.0 <= now - tracked.written_at < interval:
+            await self._patch(tracked, patch, now)
+
+    async def _patch(self, tracked: TrackedObject, patch: Mapping[str, Any], now: float) -> None:
         meta = tracked.obj["metadata"]
         path = PREDICTIVE_HPAS.path(meta["namespace"], meta["name"], "status")
         try:

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CONFLICTS_SYNC_SECONDS = 10.0
+_SAVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class PredictiveHPAController:
         self._followed = kinds
         self._subscribed = False
         self._clock = clock
+        self._may_write = context.may_write
         self._metrics = metrics
         self._forecast_metrics = ForecastMetrics(metrics.registry, self.settings.max_series)
         self._agents = agents
@@ -128,9 +130,18 @@ class PredictiveHPAController:
             self._history.close()
             for task in self._tasks:
                 task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.save()
             await self._prometheus.close()
             if self._agents is not None:
                 await self._agents.close()
+
+    async def save(self) -> None:
+        """Write what the objects remember, so that a successor continues from there; gives up after a few seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SAVE_SECONDS):
+                tracked = [t for t in self._objects.values() if self._is_current(t, t.spec)]
+                await asyncio.gather(*(self._guarded(t, self.actuator.save(t)) for t in tracked))
 
     async def _subscribe(self) -> None:
         """Once for the life of the process: what runs again after an error goes on with what it knew."""
@@ -263,10 +274,12 @@ class PredictiveHPAController:
     def _is_current(self, tracked: TrackedObject, spec: PredictiveHPA | None) -> bool:
         """Whether the object still is what was observed: a metrics API may take ten seconds to answer.
 
-        Meanwhile the object may be deleted, become a preview, or get another target. A changed object is due at once.
+        Meanwhile the object may be deleted, become a preview, or get another target, and another process may lead. A
+        changed object is due at once.
         """
         present = NO_SPEC if tracked.spec is None else tracked.spec
-        return self._objects.get(tracked.key) is tracked and present is (NO_SPEC if spec is None else spec)
+        is_same = self._objects.get(tracked.key) is tracked and present is (NO_SPEC if spec is None else spec)
+        return is_same and self._may_write()
 
     async def _guarded(self, tracked: TrackedObject, work: Awaitable[T]) -> T | None:
         """The result of work on one object; an unexpected error is reported there, and does not stop the others."""
