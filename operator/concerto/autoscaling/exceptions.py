@@ -11,23 +11,27 @@ Span = tuple[float, float]
 
 
 @lru_cache(maxsize=4096)
-def exception_spans(days: tuple[str, ...], time_zone: str) -> tuple[Span, ...]:
-    """The days, each from midnight to midnight in that time zone.
+def exception_spans(days: tuple[str, ...], time_zone: str) -> tuple[tuple[Span, ...], str]:
+    """The valid days, each from midnight to midnight in that time zone, and why the others are not valid.
 
     Args:
         days: such as ``2026-12-25``.
-        time_zone: IANA name.
+        time_zone: IANA name; without a valid one no day is valid.
 
-    Raises:
-        ValueError: one of them is not valid; the message names the field and the value.
+    Returns:
+        The days, and errors in words that name the field and the value; an empty text without errors.
     """
     try:
         zone = ZoneInfo(time_zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(
-            f"spec.prediction.season.timeZone {time_zone!r} is not a time zone: write it like Europe/Berlin"
-        ) from error
-    return tuple(_span(day, zone) for day in days)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return (), f"spec.prediction.season.timeZone {time_zone!r} is not a time zone: write it like Europe/Berlin"
+    spans, errors = [], []
+    for day in days:
+        try:
+            spans.append(_span(day, zone))
+        except ValueError as error:
+            errors.append(str(error))
+    return tuple(spans), "; ".join(errors)
 
 
 def _span(text: str, zone: ZoneInfo) -> Span:

@@ -40,12 +40,8 @@ def schedules_of(spec: PredictiveHPA) -> tuple[tuple[Schedule, ...], str]:
 
 
 def exceptions_of(spec: PredictiveHPA) -> tuple[tuple[Span, ...], str]:
-    """The times that do not follow seasons, and an error in words if they can't be read, else an empty text."""
-    prediction = spec.prediction
-    try:
-        return exception_spans(prediction.season_exceptions, prediction.season_time_zone), ""
-    except ValueError as error:
-        return (), str(error)
+    """The times that do not follow seasons, and why others that are given do not count; empty without errors."""
+    return exception_spans(spec.prediction.season_exceptions, spec.prediction.season_time_zone)
 
 
 def models_of(spec: PredictiveHPA) -> tuple[str, ...]:
