@@ -47,7 +47,7 @@ class World:
     workloads: list[Object] = field(default_factory=list)
 
     def pod(self, name: str) -> Object | None:
-        """The pod of that name that is on a node; None if there is none."""
+        """The pod of that name that is on a node; None without one."""
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
 
     def put(self, kind: str, name: str, latest: Object | None) -> None:
