@@ -167,7 +167,7 @@ FLOORS = {
 
 @pytest.mark.parametrize(("expected", "upper", "replicas"), FLOORS.values(), ids=FLOORS)
 def test_the_unlikely_may_use_up_room_above_the_target(expected, upper, replicas):
-    result = ForecastResult("ForecastActive", "Holt", expected, upper, 100.0)
+    result = ForecastResult("ForecastActive", "Holt", expected, upper, 135.0)
     assert result.floor(Bounds(9), 1, ACTION, replaces=False).replicas == replicas
 
 
@@ -222,8 +222,13 @@ def test_certain_demand_needs_no_second_sample():
 
 
 def test_what_is_released_early_follows_from_the_upper_end_and_the_cost_of_a_rescale():
-    result = ForecastResult("ForecastActive", "Linear", 3.0, 4.2, 1000.0)
-    release = with_hold(
-        Bounds(50), result, replace(ACTION, hold_share=0.1, min_drop=0.2, hold_room=0.0), None, 20
-    ).release
-    assert (release.replicas, release.min_drop, release.window_seconds) == (5, 4.0, 100.0)
+    result = ForecastResult("ForecastActive", "Linear", 3.0, 5.7, 135.0)
+    action = replace(ACTION, hold_share=0.5, min_drop=0.2, min_drop_replicas=2.0, rise_room=4.0)
+    few, many = (with_hold(Bounds(50), result, action, None, current).release for current in (5, 20))
+    assert (many.replicas, many.min_drop, many.window_seconds) == (5, 4.0, 67.5)
+    assert few.min_drop == 2.0
+
+
+def test_the_longer_pods_take_the_more_room_is_used_for_what_is_unlikely():
+    action = ActionSettings(rise_room=4.0, rise_room_power=0.5)
+    assert [action.upper_room(seconds) for seconds in (33.75, 135.0, 540.0)] == [2.0, 4.0, 8.0]

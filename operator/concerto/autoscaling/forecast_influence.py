@@ -22,6 +22,8 @@ from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.autoscaling.settings import Bounds, Release, Tolerances
 
 _DAY = 86400.0
+ROOM_SECONDS = 135.0
+"""Horizon for which `ActionSettings.rise_room` is given."""
 PERIODS_SECONDS = (3600.0, 86400.0, 604800.0)
 """Seasons that are tried where none is given: an hour, a day, a week."""
 
@@ -34,19 +36,22 @@ class ActionSettings:
     """How an active forecast acts on replicas.
 
     It raises them when the rise is worth a rescale. Past recommendations hold for the whole down window, as in
-    autoscaling/v2, but no higher than the forecast's upper end. The constants are chosen on families of traffic:
-    `concerto evaluate-autoscaling --families` shows what they do there, and `--cross-validate` leaves families out.
+    autoscaling/v2, but no higher than what the forecast's upper end needs. The constants are chosen on families of
+    traffic: `concerto evaluate-autoscaling --families` shows what they do there, and `--cross-validate` leaves families
+    out.
 
     Attributes:
         expected_room: the load may use up some of the room that the target leaves, until current metrics ask for more:
             tolerances above the target that are borne where demand is as high as expected, before replicas rise ...
-        rise_room: ... and where it is as high as the forecast's upper end ...
+        rise_room: ... and where it is as high as the forecast's upper end, for a horizon of `ROOM_SECONDS` ...
+        rise_room_power: ... it grows with this power of the horizon: the longer that is, the longer replicas for what
+            is unlikely are kept ...
         min_rise: ... and tolerances by which demand must exceed the present replicas for a rise ...
         min_rise_before: ... and by which the forecast one sample earlier must have exceeded them, because one wrong
             reading must not cause a rescale.
-        hold_room: tolerances above the target that are borne in the same case, before replicas are released.
         min_drop: replicas that are released before the window is over, as a share of the present ones, at least: a
-            rescale that was wrong costs a start-up.
+            rescale that was wrong costs a start-up ...
+        min_drop_replicas: ... and at least so many: of few replicas one is a large share, and noise takes it away.
         hold_share: recommendations of the last part of the horizon hold in any case ...
         hold_min_seconds: ... for at least this time ...
         hold_max_seconds: ... and at most this time.
@@ -54,13 +59,18 @@ class ActionSettings:
 
     expected_room: float = 1.0
     rise_room: float = 4.0
+    rise_room_power: float = 0.25
     min_rise: float = 1.0
     min_rise_before: float = 0.5
-    hold_room: float = 1.0
     min_drop: float = 0.25
+    min_drop_replicas: float = 2.0
     hold_share: float = 0.15
     hold_min_seconds: float = 45.0
     hold_max_seconds: float = 300.0
+
+    def upper_room(self, horizon_seconds: float) -> float:
+        """Tolerances above the target that are borne at the forecast's upper end, for this horizon."""
+        return self.rise_room * math.pow(horizon_seconds / ROOM_SECONDS, self.rise_room_power)
 
     def hold_seconds(self, horizon_seconds: float) -> float:
         """How long recommendations hold in any case, for this horizon."""
@@ -134,7 +144,7 @@ class ForecastResult:
         return self.reason == "ForecastActive"
 
     def floor(self, bounds: Bounds, current: int, action: ActionSettings, *, replaces: bool) -> Floor | None:
-        """Replicas for the expected load, and for the upper end within ``rise_room``; None unless it is active.
+        """Replicas for the expected load, and for the upper end within its room; None unless it is active.
 
         A need that is too near to the present replicas changes nothing, as for metrics. Neither does one that only the
         newest sample shows.
@@ -142,7 +152,7 @@ class ForecastResult:
         if not self.is_active or self.upper is None or self.expected is None:
             return None
         tolerances = bounds.tolerances
-        room, margin = 1.0 + action.rise_room * tolerances.scale_up, self.upper - self.expected
+        room = 1.0 + action.upper_room(self.horizon_seconds) * tolerances.scale_up
         # Demand that is certain is carried at the target, and so is all of it where no metrics are asked
         likely = 1.0 if replaces or self.expected_before is None else 1.0 + action.expected_room * tolerances.scale_up
         need = max(self.expected / likely, self.upper / room)
@@ -151,6 +161,7 @@ class ForecastResult:
         if current > 0 and (replicas > current or replaces) and worth.contain(need / current):
             replicas = current
         if replicas > current > 0 and self.expected_before is not None:
+            margin = self.upper - self.expected
             before = max(self.expected_before / likely, (self.expected_before + margin) / room)
             if before <= current * (1.0 + action.min_rise_before * tolerances.scale_up):
                 replicas = current
@@ -192,10 +203,10 @@ def with_hold(
     if given_seconds is not None:
         controller = replace(bounds.controller, downscale_stabilization_seconds=given_seconds)
         return replace(bounds, controller=controller)
-    level = result.upper / (1.0 + action.hold_room * bounds.tolerances.scale_up)
+    level = result.upper / (1.0 + action.upper_room(result.horizon_seconds) * bounds.tolerances.scale_up)
     release = Release(
         min(math.ceil(level - 1e-9), MAX_REPLICAS),
-        max(1.0, action.min_drop * current),
+        max(action.min_drop_replicas, action.min_drop * current),
         action.hold_seconds(result.horizon_seconds),
     )
     return replace(bounds, release=release)

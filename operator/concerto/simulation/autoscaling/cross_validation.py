@@ -21,9 +21,9 @@ from concerto.simulation.autoscaling.statistics import Difference, holm, tested,
 from concerto.simulation.autoscaling.traffic import PHASES, STEADY, Traffic, from_phases
 
 GRID = {
-    "rise_room": (3.5, 4.0),
-    "min_rise": (1.0, 2.0),
-    "min_drop": (0.25, 0.34),
+    "expected_room": (0.0, 1.0),
+    "rise_room": (3.0, 4.0),
+    "min_drop_replicas": (1.0, 2.0),
 }
 """Values of `ActionSettings` that are tried."""
 _BY_MINUTE = ("p95", "mean", "idle", "pods", "demand", "forecast")
