@@ -6,6 +6,7 @@ changed since: within a cycle nothing happens to the cluster but the cycle's own
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,8 @@ class Ranked:
 
 def _ranked(names: Sequence[str], totals: Floats, by_plugin: Mapping[str, Floats]) -> tuple[Ranked, ...]:
     """These nodes with their scores."""
-    given = [tuple((n, float(s[i])) for n, s in by_plugin.items() if not np.isnan(s[i])) for i in range(len(names))]
+    shown = [(plugin, scores.tolist()) for plugin, scores in by_plugin.items()]  # numpy is slow at single numbers
+    given = [tuple((plugin, s[i]) for plugin, s in shown if not math.isnan(s[i])) for i in range(len(names))]
     return tuple(map(Ranked, names, totals.tolist(), given))
 
 
@@ -277,7 +279,7 @@ class Evaluation:
 
     def by_plugin(self, rows: Ints) -> dict[str, Floats]:
         """What each score gave these rows in `totals`, 0 to 100; NaN where it abstains or requests decide for it."""
-        shown = {plugin.name: np.full(len(rows), np.nan) for plugin, _ in self._profile.scores}
+        shown = dict.fromkeys((plugin.name for plugin, _ in self._profile.scores), np.full(len(rows), np.nan))
         for plugin, _, state in self._local:
             shown[plugin.name] = plugin.score(state, rows)
         # What is filled in for missing metrics differs from what is shown

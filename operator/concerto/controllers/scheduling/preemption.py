@@ -47,7 +47,7 @@ class PreemptionSettings(TurnSettings):
     repeat_seconds: float = 0.1
     settle_seconds: float = SETTLE_SECONDS
     max_settle_seconds: float = 300.0
-    remember_seconds: float = 1.0
+    remember_seconds: float = 5.0
 
 
 class PreemptionController:
@@ -122,7 +122,7 @@ class PreemptionController:
                 if self._needs_room(pod, search):
                     found |= await self._search_for(pod, search, spent)
                 await self._share_the_loop(spent)
-            self._left.keep(key, search.candidates, now)
+            self._left.keep(key, search.candidates, self._context.clock())
         finally:
             self._turns.rest(key, max(self._rest(key, found), 2 * spent.total))
             self._context.metrics.preemption_search_seconds.observe(spent.total)
@@ -229,7 +229,7 @@ class _LeftCandidates:
     all of them. A candidate is looked at again before it is given to a pod.
 
     Args:
-        seconds: for how long they are remembered after the first of them were found.
+        seconds: for how long they are remembered after the search that has found the first of them.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -242,7 +242,7 @@ class _LeftCandidates:
         return self._by_key[key][1] if key in self._by_key else ()
 
     def keep(self, key: Hashable, candidates: Sequence[Candidate], now: float) -> None:
-        """A search that began then has ended, and has left these."""
+        """A search has ended, and has left these."""
         since, _ = self._by_key.get(key, (now, ()))
         self._by_key[key] = since, candidates
 

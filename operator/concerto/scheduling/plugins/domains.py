@@ -11,6 +11,9 @@ from concerto.scheduling.framework import NO_ROWS
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
+_FEW = 100
+"""Rows that are added one by one; a column takes as long however few there are."""
+
 
 class DomainCounts:
     """A number for each domain of one topology key. The state of a plugin owns it, so that placements can be tried.
@@ -86,8 +89,14 @@ class DomainCounts:
 
     def add_rows(self, by_row: Mapping[int, int], factor: int = 1) -> None:
         """Add to the numbers of some rows' domains, likewise."""
-        for row, count in by_row.items():
-            self.add(row, factor * count)
+        if len(by_row) < _FEW:
+            for row, count in by_row.items():
+                self.add(row, factor * count)
+            return
+        column = np.zeros(len(self._codes), dtype=np.int64)
+        rows = np.fromiter(by_row.keys(), np.int64, len(by_row))
+        column[rows] = np.fromiter(by_row.values(), np.int64, len(by_row))
+        self.add_column(column, factor)
 
     def rows_beside(self, row: int) -> Ints:
         """The rows of the row's domain."""
