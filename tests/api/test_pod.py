@@ -235,21 +235,6 @@ def test_tolerations(toleration, tolerates):
     assert Tolerations.from_raw([toleration]).tolerate(TAINT) is tolerates
 
 
-PORTS = {
-    "the same": (HostPort("0.0.0.0", "TCP", 80), HostPort("0.0.0.0", "TCP", 80), True),
-    "all addresses against one": (HostPort("0.0.0.0", "TCP", 80), HostPort("127.0.0.1", "TCP", 80), True),
-    "two addresses": (HostPort("10.0.0.1", "TCP", 80), HostPort("127.0.0.1", "TCP", 80), False),
-    "two protocols": (HostPort("0.0.0.0", "TCP", 80), HostPort("0.0.0.0", "UDP", 80), False),
-    "two ports": (HostPort("0.0.0.0", "TCP", 80), HostPort("0.0.0.0", "TCP", 81), False),
-}
-
-
-@pytest.mark.parametrize(("one", "other", "conflict"), PORTS.values(), ids=PORTS)
-def test_host_ports_conflict(one, other, conflict):
-    assert one.conflicts(other) is conflict
-    assert other.conflicts(one) is conflict
-
-
 def test_host_ports_are_those_of_containers_and_sidecars():
     spec = {
         "containers": [container(ports=[{"containerPort": 1}, {"containerPort": 2, "hostPort": 80}])],

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
+from concerto.api.pod_constraints import WILDCARD, HostPort
 from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.selectors import LabelSelector
@@ -121,6 +122,12 @@ nodes = st.builds(
 )
 
 
+def conflict(one: HostPort, other: HostPort) -> bool:
+    """Whether one node cannot have both."""
+    same = (one.port, one.protocol) == (other.port, other.protocol)
+    return same and (one.ip == other.ip or WILDCARD in (one.ip, other.ip))
+
+
 class Naive:
     """All that has been said, and nothing kept of it but the last word."""
 
@@ -171,7 +178,7 @@ class Naive:
         if not shape.node_selector.matches(n.name, n.labels):
             return ["node(s) didn't match Pod's node affinity/selector"]
         there = self.on(n.name)
-        if any(mine.conflicts(theirs) for mine in shape.host_ports for o in there for theirs in o.shape.host_ports):
+        if any(conflict(mine, theirs) for mine in shape.host_ports for o in there for theirs in o.shape.host_ports):
             return ["node(s) didn't have free ports for the requested pod ports"]
         lacking = ["Too many pods"] if len(there) + 1 > n.allocatable.get("pods", 0) else []
         for resource, amount in shape.requests.items():

@@ -16,7 +16,7 @@ Raw = Mapping[str, Any]
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_WILDCARD = "0.0.0.0"
+WILDCARD = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,6 @@ class HostPort:
     ip: str
     protocol: str
     port: int
-
-    def conflicts(self, other: HostPort) -> bool:
-        """Whether one node cannot have both."""
-        return (
-            self.port == other.port
-            and self.protocol == other.protocol
-            and (self.ip == other.ip or _WILDCARD in (self.ip, other.ip))
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +152,7 @@ class SpreadConstraint:
 def parse_host_ports(ports: Iterable[Sequence[Raw] | None]) -> tuple[HostPort, ...]:
     """The host ports among the ``ports`` of containers that run at the same time."""
     return tuple(
-        HostPort(p.get("hostIP") or _WILDCARD, p.get("protocol") or "TCP", p["hostPort"])
+        HostPort(p.get("hostIP") or WILDCARD, p.get("protocol") or "TCP", p["hostPort"])
         for group in ports
         for p in group or ()
         if p.get("hostPort")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.api.pod_constraints import HostPort
+from concerto.api.pod_constraints import WILDCARD, HostPort
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.pod_index import PodIndex
 
 
 class HostPortIndex(PodIndex):
-    """Ports by protocol, number and row.
+    """Ports by protocol, number, address and row.
 
     Args:
         rows: names and rows.
@@ -20,27 +22,34 @@ class HostPortIndex(PodIndex):
 
     def __init__(self, rows: NodeRows) -> None:
         self._rows = rows
-        self._ports: dict[tuple[str, int], dict[int, list[HostPort]]] = {}
+        # By address: pods may have hundreds of addresses of one port
+        self._ports: dict[tuple[str, int], dict[str, Counter[int]]] = {}
 
     def conflicts(self, ports: tuple[HostPort, ...], rows: Rows) -> Bools:
         """Which rows have a pod that has one of these host ports."""
         taken: Bools = np.zeros(self._rows.size, dtype=np.bool_)
         for port in ports:
-            for row, others in self._ports.get((port.protocol, port.port), {}).items():
-                taken[row] |= any(port.conflicts(other) for other in others)
+            by_address = self._ports.get((port.protocol, port.port), {})
+            addresses = by_address if port.ip == WILDCARD else {port.ip, WILDCARD} & by_address.keys()
+            for address in addresses:
+                taken[[*by_address[address]]] = True
         return taken[rows]
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod has its ports on the row."""
         for port in pod.shape.host_ports:
-            self._ports.setdefault((port.protocol, port.port), {}).setdefault(row, []).append(port)
+            by_address = self._ports.setdefault((port.protocol, port.port), {})
+            by_address.setdefault(port.ip, Counter())[row] += 1
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod's ports on the row are free."""
         for port in pod.shape.host_ports:
-            by_row = self._ports[port.protocol, port.port]
-            by_row[row].remove(port)
-            if not by_row[row]:
-                del by_row[row]
-            if not by_row:
+            by_address = self._ports[port.protocol, port.port]
+            rows = by_address[port.ip]
+            rows[row] -= 1
+            if not rows[row]:
+                del rows[row]
+            if not rows:
+                del by_address[port.ip]
+            if not by_address:
                 del self._ports[port.protocol, port.port]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -94,7 +94,7 @@ class LabelIndex:
         self.version = 0
         self._width = 0
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
-        self._nodes_with: Counter[str] = Counter()
+        self._rows_with: dict[str, set[int]] = {}  # by label
         self._keys_of: dict[int, tuple[str, ...]] = {}
         self._nowhere = LabelColumn(0)  # stands for every label that no node has
 
@@ -109,12 +109,13 @@ class LabelIndex:
         """The row's node has these labels."""
         self.version += 1
         for key in self._keys_of.pop(row, ()):
-            self._nodes_with[key] -= 1
-            if not self._nodes_with[key]:
-                del self._nodes_with[key]
+            self._rows_with[key].discard(row)
+            if not self._rows_with[key]:
+                del self._rows_with[key]
         if labels:
             self._keys_of[row] = tuple(labels)
-            self._nodes_with.update(labels.keys())
+            for key in labels:
+                self._rows_with.setdefault(key, set()).add(row)
         for key, column in self._columns.items():
             column.put(row, labels.get(key))
 
@@ -126,7 +127,7 @@ class LabelIndex:
 
     def column(self, key: str) -> LabelColumn:
         """One label's column. What no node has needs none of its own, whatever pods ask for."""
-        if key not in self._nodes_with:
+        if key not in self._rows_with:
             return self._nowhere
         column = self._columns.get(key)
         if column is not None:
@@ -135,8 +136,8 @@ class LabelIndex:
             if len(self._columns) >= MAX_LABELS:
                 self._columns.popitem(last=False)
             column = self._columns[key] = LabelColumn(self._width)
-            for row, node in self._nodes.items():
-                column.put(row, node.labels.get(key))
+            for row in sorted(self._rows_with[key]):
+                column.put(row, self._nodes[row].labels[key])
         return column
 
     def selected(self, selector: NodeSelector, rows: Rows) -> Bools:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -81,10 +83,9 @@ class PodTopologySpread(CountsPods, FilterDefaults):
         constraints = []
         selections = [selection_of(pod, constraint) for constraint in pod.shape.hard_spread]
         columns = cluster.pod_counts.by_row(selections)
+        eligible = EligibleRows(query, pod.shape.hard_spread)
         for constraint, selection, by_row in zip(pod.shape.hard_spread, selections, columns):
-            counts = DomainCounts(
-                cluster, constraint.topology_key, by_row, eligible(query, constraint, pod.shape.hard_spread)
-            )
+            counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible.of(constraint))
             itself = int(constraint.selector_of(pod.labels).matches(pod.labels))
             constraints.append(HardConstraint(constraint, selection, itself, counts))
         return HardSpread(cluster, tuple(constraints))
@@ -106,21 +107,39 @@ class PodTopologySpread(CountsPods, FilterDefaults):
         return rows
 
 
-def eligible(query: Query, constraint: SpreadConstraint, constraints: tuple[SpreadConstraint, ...]) -> Bools:
-    """Rows whose pods count: with the labels of all these constraints, and as the policies of this one want."""
-    cluster, shape = query.cluster, query.pod.shape
-    every = slice(0, cluster.size)
-    counted: Bools = cluster.nodes.exists[every].copy()
-    for other in constraints:
-        counted &= cluster.nodes.labels.column(other.topology_key).codes[every] >= 0
-    if constraint.honors_affinity:
-        counted &= cluster.nodes.labels.selected(shape.node_selector, every)
-    if constraint.honors_taints:
-        counted &= cluster.nodes.taints.accepted(
+class EligibleRows:
+    """Rows whose pods a constraint counts: with the labels of all these constraints, and as its own policies want.
+
+    Args:
+        query: the pod.
+        constraints: those whose labels a node has to have.
+    """
+
+    def __init__(self, query: Query, constraints: Iterable[SpreadConstraint]) -> None:
+        self._query = query
+        self._every = slice(0, query.cluster.size)
+        self._labelled: Bools = query.cluster.nodes.exists[self._every].copy()
+        for constraint in constraints:
+            self._labelled &= query.cluster.nodes.labels.column(constraint.topology_key).codes[self._every] >= 0
+
+    def of(self, constraint: SpreadConstraint) -> Bools:
+        """The rows that count for one of the constraints; not to be changed."""
+        if constraint.honors_affinity:
+            return self._tolerated & self._selected if constraint.honors_taints else self._labelled & self._selected
+        return self._tolerated if constraint.honors_taints else self._labelled
+
+    @cached_property
+    def _selected(self) -> Bools:
+        return self._query.cluster.nodes.labels.selected(self._query.pod.shape.node_selector, self._every)
+
+    @cached_property
+    def _tolerated(self) -> Bools:
+        shape, taints = self._query.pod.shape, self._query.cluster.nodes.taints
+        accepted: Bools = taints.accepted(
             lambda taints: all(t.effect not in ("NoSchedule", "NoExecute") or shape.tolerates(t) for t in taints),
-            every,
+            self._every,
         )
-    return counted
+        return self._labelled & accepted
 
 
 def selection_of(pod: PodView, constraint: SpreadConstraint) -> PodSelection:

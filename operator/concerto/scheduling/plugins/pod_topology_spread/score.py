@@ -11,7 +11,7 @@ from concerto.api.pod import PodView
 from concerto.api.pod_constraints import SpreadConstraint
 from concerto.scheduling.framework import NO_ROWS, CountsPods, Query, ScoreDefaults
 from concerto.scheduling.plugins.domains import DomainCounts
-from concerto.scheduling.plugins.pod_topology_spread.filter import eligible, selection_of
+from concerto.scheduling.plugins.pod_topology_spread.filter import EligibleRows, selection_of
 from concerto.scheduling.rounding import rounded
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
@@ -88,10 +88,11 @@ class PodTopologySpread(CountsPods, ScoreDefaults):
         needed = pod.shape.soft_spread  # a node without a zone is still spread by default over nodes
         constraints = []
         ignored: Bools = np.zeros(cluster.size, dtype=np.bool_)
+        eligible = EligibleRows(query, needed)
         selections = [selection_of(pod, constraint) for constraint in soft]
         for constraint, selection, column in zip(soft, selections, cluster.pod_counts.by_row(selections)):
             by_row = column[: cluster.size].copy()
-            counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible(query, constraint, needed))
+            counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible.of(constraint))
             ignored |= ~counts.labelled & bool(needed)
             constraints.append(SoftConstraint(constraint, selection, counts, by_row))
         return SoftSpread(cluster, tuple(constraints), ignored)
