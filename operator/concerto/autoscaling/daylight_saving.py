@@ -33,8 +33,8 @@ def by_todays_clock(values: Floats, zones: Sequence[str], first_bucket: int, ste
         if sources is None:
             continue
         moved = moved.copy() if moved is values else moved
-        for row in (i for i, each in enumerate(zones) if each == zone):
-            moved[row] = _at(values[row], sources)
+        rows = np.array([each == zone for each in zones])
+        moved[rows] = _at(values[rows], sources)
     return moved
 
 
@@ -54,11 +54,11 @@ def _sources(zone: str, first_bucket: int, step: int, count: int) -> Floats | No
 
 
 def _at(values: Floats, places: Floats) -> Floats:
-    """Linear between two buckets; NaN outside."""
+    """The values of each row at these places, linear between two buckets; NaN outside."""
     low = np.floor(places).astype(int)
     share = places - low
-    inside = (low >= 0) & (low + (share > 0) < len(values))
-    left, right = (values[np.where(inside, low + step, 0)] for step in (0, (share > 0).astype(int)))
+    inside = (low >= 0) & (low + (share > 0) < values.shape[1])
+    left, right = (values[:, np.where(inside, low + step, 0)] for step in (0, (share > 0).astype(int)))
     return np.where(inside, np.where(share > 0, left * (1 - share) + right * share, left), np.nan)
 
 
