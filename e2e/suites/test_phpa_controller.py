@@ -214,6 +214,15 @@ EXTERNAL = {
     "type": "External",
     "external": {"metric": {"name": "queue"}, "target": {"type": "AverageValue", "averageValue": "1"}},
 }
+FORMULA = {
+    "type": "Formula",
+    "formula": {
+        "name": "load",
+        "expression": "queue / 2",
+        "inputs": [{"name": "queue", "external": {"metric": {"name": "queue"}}}],
+        "target": {"type": "AverageValue", "averageValue": "1"},
+    },
+}
 # Each: a deployment's requests, the PredictiveHPA, and the condition that says what is wrong
 BAD: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, str, str]]] = {
     "no-target": ({"cpu": "100m"}, phpa("x", target="nobody"), ("AbleToScale", "FailedGetScale", "nobody")),
@@ -245,6 +254,11 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, str, str]]] = {
     ),
     "negative": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "usage cannot be negative")),
     "nan": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "'NaN' is not a quantity")),
+    "no-such-input": (
+        {"cpu": "100m"},
+        phpa("x", metrics=[FORMULA]),
+        ("ScalingActive", "FailedGetFormulaMetric", "input queue: "),
+    ),
     "no-agents": (
         {"cpu": "100m"},
         phpa("x", prediction={"mode": "Off", "metricsSource": "Agents"}),
@@ -288,6 +302,31 @@ async def test_bad_input_is_said_and_nothing_is_scaled_by_it(concerto_cluster, a
     for name in BAD:
         assert replicas(cluster, namespace, name) == 3, name
         assert condition(cluster, namespace, name, "Ready")[0] == "False", name
+
+
+async def test_zero_that_a_person_asked_for_by_clock_or_annotation_ends_with_that(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    night = {"name": "night", "start": "* * * * *", "end": "0 0 1 1 *", "replicas": 0}
+    mars = night | {"name": "mars", "timeZone": "Mars/Base"}
+    paused = phpa("paused")
+    paused["metadata"]["annotations"] = {"concerto.dev/paused-replicas": "0"}
+    apply(cluster, namespace, *(deployment(name, 2, {"cpu": "100m"}) for name in ("paused", "asleep")))
+    apply(cluster, namespace, paused, phpa("asleep", schedules=[night, mars]))
+    async with autoscaler(cluster):
+        for name in ("paused", "asleep"):
+            await eventually_async(f"{name} at zero", lambda n=name: replicas(cluster, namespace, n) == 0)
+            words = ("True", "ScaledToZero")
+            await eventually_async(
+                f"{name}: its condition",
+                lambda n=name, w=words: (condition(cluster, namespace, n, "ScaledToZero") or ())[:2] == w,
+            )
+        shown = phpa_helpers.status(cluster, namespace, "asleep")
+        assert shown["openSchedules"] == ["night"]
+        assert "spec.schedules[mars].timeZone 'Mars/Base' is not a time zone" in shown["schedulesMessage"]
+        cluster.kubectl("annotate", "phpa", "paused", "-n", namespace, "concerto.dev/paused-replicas-")
+        cluster.kubectl("patch", "phpa", "asleep", "-n", namespace, "--type=merge", "-p", '{"spec":{"schedules":[]}}')
+        for name in ("paused", "asleep"):
+            await eventually_async(f"{name} wakes up", lambda n=name: replicas(cluster, namespace, n) == 1)
 
 
 async def test_two_on_the_same_pods_both_stop_and_say_so(concerto_cluster, api, namespace):
