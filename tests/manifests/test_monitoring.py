@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from concerto.autoscaling.forecast_influence import ForecastResult
-from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
+from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics, ShownLoad
 from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector
 from concerto_agent.pin_counts import PinCounts
@@ -59,7 +59,7 @@ def exposed() -> str:
     metrics = Metrics()
     forecasts = ForecastMetrics(metrics.registry)
     result = ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0)
-    forecasts.observe(("default", "web"), result, demand=1.5, replicas=2, desired=3)
+    forecasts.observe(("default", "web"), result, ShownLoad(1.5, 2, 3, 1, 30.0, 45.0))
     forecasts.rescaled(1, 2)
     metrics.leader.labels("concerto-operator").set(1)
     metrics.decisions.labels("capacity").inc()
