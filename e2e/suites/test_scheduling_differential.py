@@ -28,6 +28,7 @@ from e2e.testbed.placement.live_gangs import KubeGangs
 from e2e.testbed.placement.live_preemption import LivePreemption
 from e2e.testbed.placement.ours import Followed
 from e2e.testbed.placement.preemption_scenarios import preemption_scenario
+from e2e.testbed.placement.profiles import WEIGHTS
 from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.rules import World
 from e2e.testbed.placement.scenarios import scenario
@@ -44,6 +45,8 @@ FIRST_GANG = int(os.environ.get("GANG_FIRST_SCENARIO", "0"))
 """The same for the scenarios of gangs."""
 SEARCHES = os.environ.get("GANG_SEARCH") == "1"
 """Whether to try all placements of the gangs that neither scheduler places."""
+ENOUGH = 300
+"""With so many scenarios, each score makes a difference in some."""
 ATTEMPTS = 4
 """kube-scheduler sees nodes, pods and volumes through watches of their own: it may be asked before it has seen all."""
 
@@ -77,11 +80,13 @@ class Comparison:
     Attributes:
         differences: one text for each pod that the two do not agree on.
         counts: pods by what became of them.
+        scored: by plugin, pods for which it gave nodes different scores.
     """
 
     def __init__(self) -> None:
         self.differences: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.scored: Counter[str] = Counter()
 
     async def scenario(self, session: Session, kube: KubeScheduler, number: int) -> None:
         """Place the pods of one scenario."""
@@ -107,6 +112,7 @@ class Comparison:
             self.counts["asked again"] += 1
             await there.take_back(pod)
         self.counts["placed" if answer.node else "gated" if answer.waits else "without a node"] += 1
+        self.scored.update(plugin for plugin, scores in answer.scores.items() if len({*scores.values()}) > 1)
         if problems:
             self.differences.append("\n  ".join([f"{pod['metadata']['name']}:", *problems, _excerpt(pod)]))
         await there.place(pod, answer)
@@ -231,10 +237,12 @@ async def test_the_same_pods_find_a_node_and_the_others_none_for_the_same_reason
         async with kube.following():
             for number in range(FIRST, FIRST + SCENARIOS):
                 await comparison.scenario(session, kube, number)
-    counts = _in_words(comparison.counts)
+    counts, scored = _in_words(comparison.counts), _in_words(comparison.scored)
     say(f"Concerto and kube-scheduler: {SCENARIOS} scenarios, {len(comparison.differences)} differences ({counts})")
+    say(f"pods whose nodes had different scores: {scored}")
     assert not comparison.differences, "\n".join(comparison.differences)
     assert comparison.counts["placed"] and comparison.counts["without a node"]
+    assert SCENARIOS < ENOUGH or comparison.scored.keys() == WEIGHTS.keys()
 
 
 @pytest.mark.timeout(3600)
