@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from e2e.testbed.placement.random_objects import Object, random_node
+from e2e.testbed.placement.random_objects import Object, random_labels, random_node, resize_status
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,24 @@ class Change:
     subresource: str = ""
 
 
-def random_change(rng: random.Random, nodes: Sequence[str], pods: Sequence[str]) -> Change:
+def random_change(rng: random.Random, nodes: Sequence[str], pods: Sequence[Object]) -> Change:
     """A change of one of the nodes, or of one of the pods on them."""
-    if pods and rng.random() < 0.35:
-        pod = rng.choice(pods)
-        ended = {"status": {"phase": rng.choice(["Succeeded", "Failed"])}}
-        return Change("Pod", pod, ended, "status") if rng.random() < 0.5 else Change("Pod", pod)
-    name = rng.choice(nodes)
+    return _of_pod(rng, rng.choice(pods)) if pods and rng.random() < 0.45 else _of_node(rng, rng.choice(nodes))
+
+
+def _of_pod(rng: random.Random, pod: Object) -> Change:
+    name = pod["metadata"]["name"]
+    match rng.choice(["ended", "labels", "labels", "resized", "gone"]):
+        case "ended":
+            return Change("Pod", name, {"status": {"phase": rng.choice(["Succeeded", "Failed"])}}, "status")
+        case "labels":
+            return Change("Pod", name, {"metadata": {"labels": {"tenant": None} | random_labels(rng)}})
+        case "resized":
+            return Change("Pod", name, {"status": resize_status(rng, pod["spec"])}, "status")
+    return Change("Pod", name)
+
+
+def _of_node(rng: random.Random, name: str) -> Change:
     other = random_node(rng, name)
     spec = {"taints": other["spec"].get("taints"), "unschedulable": other["spec"].get("unschedulable")}
     match rng.choice(["spec", "spec", "cordon", "labels", "labels", "status", "gone"]):

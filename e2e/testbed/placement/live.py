@@ -169,9 +169,10 @@ def _answer_in(pod: Object) -> Answer | None:
         return Answer(node=node)
     for condition in pod["status"].get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            if condition["reason"] == "SchedulingGated":
-                return Answer(waits=True) if pod["spec"].get("schedulingGates") else None
-            return Answer(message=condition.get("message", ""), nominated=nominated)
+            if pod["spec"].get("schedulingGates"):
+                return Answer(waits=True)
+            if condition["reason"] != "SchedulingGated":
+                return Answer(message=condition.get("message", ""), nominated=nominated)
     # A pod whose claims are being bound is nominated for its node first
     return Answer(node=nominated) if nominated else None
 

@@ -11,9 +11,10 @@ from e2e.testbed.placement.random_objects import (
     host_ports,
     make_object,
     random_node,
+    resize_status,
 )
 from e2e.testbed.placement.random_storage import RandomStorage
-from e2e.testbed.placement.scenarios import Scenario, resize_status
+from e2e.testbed.placement.scenarios import Scenario
 
 PRIORITIES: dict[str, int] = {"placeholder": -1000, "low": 10, "middle": 20, "high": 1000, "top": 2000}
 """PriorityClasses of all scenarios; pods without one have priority 0."""

@@ -89,6 +89,37 @@ def host_ports(pod: Object) -> list[int]:
     return [port["hostPort"] for container in containers for port in container.get("ports", ())]
 
 
+def resize_status(rng: random.Random, spec: Object) -> Object:
+    """A status by which the node has given the pod's containers something else than their spec wants."""
+
+    def amounts() -> Object:
+        return {"cpu": rng.choice(["100m", "600m", "1200m"]), "memory": rng.choice(["64Mi", "700Mi"])}
+
+    def reported(container: Object) -> Object:
+        own = {"name": container["name"], "ready": True, "restartCount": 0, "image": "i", "imageID": "i"}
+        if rng.random() < 0.7:
+            own["resources"] = {"requests": amounts()}
+        if rng.random() < 0.7:
+            own["allocatedResources"] = amounts()
+        return own
+
+    status: Object = {"containerStatuses": [reported(c) for c in spec["containers"]]}
+    if "initContainers" in spec:
+        status["initContainerStatuses"] = [reported(c) for c in spec["initContainers"]]
+    if rng.random() < 0.4:
+        status |= {"resources": {"requests": amounts()}, "allocatedResources": amounts()}
+    if rng.random() < 0.5:
+        reason = rng.choice(["Infeasible", "Deferred"])
+        status["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
+    return status
+
+
+def random_labels(rng: random.Random) -> dict[str, str]:
+    """Labels of a pod."""
+    labels = {"app": rng.choice("ab"), "tier": rng.choice("xy"), "pod-template-hash": rng.choice("12")}
+    return labels | ({"tenant": rng.choice("gh")} if rng.random() < 0.5 else {})
+
+
 class RandomPod:
     """A pod in the making.
 
@@ -105,9 +136,7 @@ class RandomPod:
     def __init__(self, rng: random.Random, name: str, nodes: list[str]) -> None:
         self._rng = rng
         self._constraints = Constraints(rng, nodes)
-        labels = {"app": rng.choice("ab"), "tier": rng.choice("xy"), "pod-template-hash": rng.choice("12")}
-        if rng.random() < 0.5:
-            labels["tenant"] = rng.choice("gh")
+        labels = random_labels(rng)
         self.spec: Object = {
             "containers": [{"name": "main", "image": rng.choice(["none.invalid/none", *_IMAGES])}],
             "terminationGracePeriodSeconds": 30,

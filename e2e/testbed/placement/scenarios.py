@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from e2e.testbed.placement import profiles
 from e2e.testbed.placement.changes import Change, random_change
-from e2e.testbed.placement.random_objects import Object, RandomPod, host_ports, random_node
+from e2e.testbed.placement.random_objects import Object, RandomPod, host_ports, random_node, resize_status
 from e2e.testbed.placement.random_storage import RandomStorage
 from e2e.testbed.placement.random_workloads import make_owned, random_service, random_workload
 
@@ -151,33 +151,7 @@ class _RandomScenario:
 
     def _add_changes(self) -> None:
         rng, found = self._rng, self.made
-        running = [pod["metadata"]["name"] for pod in found.running]
         for pod in found.pods:
             if rng.random() < 0.6:
-                changes = [random_change(rng, self._names, running) for _ in range(rng.randint(1, 2))]
+                changes = [random_change(rng, self._names, found.running) for _ in range(rng.randint(1, 2))]
                 found.changes[pod["metadata"]["name"]] = changes
-
-
-def resize_status(rng: random.Random, spec: Object) -> Object:
-    """A status by which the node has given the pod's containers something else than their spec wants."""
-
-    def amounts() -> Object:
-        return {"cpu": rng.choice(["100m", "600m", "1200m"]), "memory": rng.choice(["64Mi", "700Mi"])}
-
-    def reported(container: Object) -> Object:
-        own = {"name": container["name"], "ready": True, "restartCount": 0, "image": "i", "imageID": "i"}
-        if rng.random() < 0.7:
-            own["resources"] = {"requests": amounts()}
-        if rng.random() < 0.7:
-            own["allocatedResources"] = amounts()
-        return own
-
-    status: Object = {"containerStatuses": [reported(c) for c in spec["containers"]]}
-    if "initContainers" in spec:
-        status["initContainerStatuses"] = [reported(c) for c in spec["initContainers"]]
-    if rng.random() < 0.4:
-        status |= {"resources": {"requests": amounts()}, "allocatedResources": amounts()}
-    if rng.random() < 0.5:
-        reason = rng.choice(["Infeasible", "Deferred"])
-        status["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
-    return status
