@@ -18,6 +18,10 @@ _FAILURES = frozenset(
 """Reasons of waiting containers that can't be created. Source: docs/references.md, "Reservation ledger"."""
 
 
+FIELDS = ("restartCount", "state", "lastState")
+"""Fields of a container's status that are read here."""
+
+
 def start_fails(status: Raw) -> bool:
     """Whether a container of the pod can't be created, and none of its containers has ever run.
 

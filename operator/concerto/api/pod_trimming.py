@@ -13,24 +13,24 @@ from concerto.api.pod_volumes import trim_volumes
 
 Raw = Mapping[str, Any]
 
-_METADATA = (
+METADATA = (
     "namespace", "name", "generateName", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
     "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
-_SPEC = (
+SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
     "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "schedulingGroup",
     "preemptionPolicy", "hostNetwork", "hostUsers", "restartPolicy",
 )  # fmt: skip
-_STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName", "hostIP")
+STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName", "hostIP")
 _CONDITIONS = ("PodResizePending", "DisruptionTarget")
 _TIMED_CONDITIONS = ("Ready", "PodScheduled")
 _CONDITION = ("type", "status", "lastTransitionTime")
-_CONTAINER = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
+CONTAINER = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
 _TARGET_SPEC = ("nodeName", "schedulerName", "overhead", "resources")
 _TARGET_STATUS = ("phase", "startTime", "hostIP", "conditions")
 _MAX_CONTAINERS, _MAX_RESOURCES = 100, 16
-_CONTAINER_STATUS = ("name", "resources", "allocatedResources")
+CONTAINER_STATUS = ("name", "resources", "allocatedResources")
 _FEW_LABELS = 40  # of at most 317 + 63 bytes each
 
 
@@ -43,18 +43,18 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     metadata = obj["metadata"]
     spec = obj["spec"]
     status = obj.get("status") or {}
-    trimmed_metadata = {k: metadata[k] for k in _METADATA if k in metadata}
+    trimmed_metadata = {k: metadata[k] for k in METADATA if k in metadata}
     if len(labels := metadata.get("labels") or {}) > _FEW_LABELS and _has_too_much_text(labels):
         trimmed_metadata["labels"] = {}
     if MIRROR in (metadata.get("annotations") or ()):
         trimmed_metadata["annotations"] = {MIRROR: ""}
-    trimmed = {k: spec[k] for k in _SPEC if k in spec}
+    trimmed = {k: spec[k] for k in SPEC if k in spec}
     for containers in ("containers", "initContainers"):
         if containers in spec:
-            trimmed[containers] = [{k: c[k] for k in _CONTAINER if k in c} for c in spec[containers]]
+            trimmed[containers] = [{k: c[k] for k in CONTAINER if k in c} for c in spec[containers]]
     if volumes := trim_volumes(spec.get("volumes")):
         trimmed["volumes"] = volumes
-    trimmed_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
+    trimmed_status: dict[str, Any] = {k: status[k] for k in STATUS if k in status}
     for statuses in ("containerStatuses", "initContainerStatuses"):
         kept = [_trim_container_status(s, status.get("phase")) for s in status.get(statuses) or ()]
         if any(kept):
@@ -73,7 +73,7 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
 
 def _trim_container_status(status: Raw, phase: str | None) -> dict[str, Any]:
     resized = "resources" in status or "allocatedResources" in status
-    trimmed = {k: status[k] for k in _CONTAINER_STATUS if k in status} if resized else {}
+    trimmed = {k: status[k] for k in CONTAINER_STATUS if k in status} if resized else {}
     return trimmed | trim_start(status) if phase == "Pending" else trimmed
 
 

@@ -25,7 +25,7 @@ import orjson
 from concerto.api.resource_version import not_newer
 from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable, api_error
 from concerto.kube.resources import Resource
-from concerto.kube.session import MAX_RETRY_AFTER_SECONDS, Object, Session, selectors
+from concerto.kube.session import MAX_RETRY_AFTER_SECONDS, Decode, Object, Session, selectors
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,19 @@ class ReflectorSettings:
     first_backoff_seconds: float = 0.5
     max_backoff_seconds: float = 30.0
     page_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How what the server sends is decoded: all of it, or only what `trim` does not leave out.
+
+    Attributes:
+        page: of a list.
+        event: of a watch.
+    """
+
+    page: Decode = orjson.loads
+    event: Decode = orjson.loads
 
 
 ONE_OF_MANY = ReflectorSettings(first_backoff_seconds=5.0)
@@ -95,6 +108,7 @@ class Reflector:
         label_selector: str | None = None,
         field_selector: str | None = None,
         trim: Callable[[Object], Object] | None = None,
+        decoding: Decoding = Decoding(),
         on_change: Callable[[Object | None, Object | None], None] | None = None,
         on_synced: Callable[[], None] | None = None,
         settings: ReflectorSettings | None = None,
@@ -109,6 +123,7 @@ class Reflector:
             field_selector: only these.
             trim: makes an object smaller before it is kept; may change what it is given. ``metadata.managedFields`` is
                 gone already, and name, namespace, uid and resourceVersion have to stay.
+            decoding: of what the server sends.
             on_change: called for each difference. An exception in it ends ``run``: a consumer that missed a change is
                 wrong from then on, and starting afresh is the only repair.
             on_synced: called when a complete list, the first or a later one, has been delivered.
@@ -124,6 +139,7 @@ class Reflector:
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._trim = trim
+        self._decoding = decoding
         self._on_change = on_change
         self._on_synced = on_synced
         self._settings = settings or ReflectorSettings()
@@ -206,6 +222,7 @@ class Reflector:
                 field_selector=self._field_selector,
                 first_attempts=1,
                 page_size=self._settings.page_size,
+                decode=self._decoding.page,
             ):
                 metadata = page.get("metadata") or {}
                 self._compare(metadata["resourceVersion"])
@@ -288,7 +305,7 @@ class Reflector:
 
     def _take(self, line: bytes) -> None:
         try:
-            event = orjson.loads(line)
+            event = self._decoding.event(line)
             kind, item = event["type"], event["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise _Relist(f"not a watch event: {line[:200]!r}", at_once=False) from error

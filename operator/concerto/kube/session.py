@@ -41,6 +41,14 @@ class Patch:
     document: Object
 
 
+Decode = Callable[[bytes], Any]
+"""Makes a document of JSON.
+
+Raises:
+    ValueError: it is not JSON.
+"""
+
+
 @dataclass(frozen=True)
 class SessionSettings:
     """How a session waits and retries.
@@ -151,6 +159,7 @@ class Session:
         field_selector: str | None = None,
         first_attempts: int | None = None,
         page_size: int | None = None,
+        decode: Decode = orjson.loads,
     ) -> AsyncIterator[Object]:
         """The pages of a consistent list, all of the same resourceVersion.
 
@@ -164,6 +173,7 @@ class Session:
             first_attempts: for the first page, by a caller that has a back-off of its own. Further pages are tried as
                 often as any request: to begin again costs more.
             page_size: objects asked for at a time; None: as the settings have it.
+            decode: of a page; it may leave out what the caller does not need.
 
         Raises:
             Gone: the list changed so much while it was being read that its pages are no longer kept; what has been
@@ -171,15 +181,16 @@ class Session:
         """
         params = selectors(label_selector, field_selector)
         params["limit"] = str(page_size or self.settings.page_size)
-        coming = asyncio.ensure_future(self.request("GET", path, params=params, attempts=first_attempts))
+        first = Outgoing("GET", path, params)
+        coming = asyncio.ensure_future(self._send(first, None, first_attempts, decode=decode))
         try:
             while True:
                 page = await coming
                 token = (page.get("metadata") or {}).get("continue")
                 if token:
                     # The API server makes the next page while this one is taken in
-                    more = self.request("GET", path, params={**params, "continue": token})
-                    coming = asyncio.ensure_future(more)
+                    more = Outgoing("GET", path, {**params, "continue": token})
+                    coming = asyncio.ensure_future(self._send(more, None, None, decode=decode))
                 yield page
                 if not token:
                     return
@@ -280,6 +291,7 @@ class Session:
         timeout_seconds: float | None,
         attempts: int | None,
         max_bytes: int | None = None,
+        decode: Decode = orjson.loads,
     ) -> Object:
         timeout_seconds = timeout_seconds or self.settings.request_timeout_seconds
         may_repeat = outgoing.method in _SAFE_TO_REPEAT
@@ -289,7 +301,7 @@ class Session:
             left -= 1
             try:
                 answer = await self._transport.send(outgoing, timeout_seconds=timeout_seconds, max_bytes=max_bytes)
-                return _document(answer, outgoing)
+                return _document(answer, outgoing, decode)
             except NotSent as error:
                 failure: Unreachable | ApiError = Unreachable(f"{outgoing}: {error}")
                 failure.__cause__ = error.__cause__
@@ -363,11 +375,11 @@ def _encoded(document: Object) -> bytes:
         return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _document(answer: Answer, outgoing: Outgoing) -> Object:
+def _document(answer: Answer, outgoing: Outgoing, decode: Decode) -> Object:
     if answer.status >= 300:
         raise _refusal(answer)
     try:
-        document = orjson.loads(answer.payload) if answer.payload else {}
+        document = decode(answer.payload) if answer.payload else {}
     except ValueError as error:
         raise OutcomeUnknown(f"{outgoing}: the answer is not JSON ({answer.payload[:80]!r})") from error
     return document if isinstance(document, dict) else {"value": document}

@@ -8,9 +8,11 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from concerto.api.pod_decoding import decode_pod_event, decode_pod_list
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, Session
-from concerto.kube.resources import SUBSPACE_SNAPSHOTS
+from concerto.kube.reflector import Decoding
+from concerto.kube.resources import PODS, SUBSPACE_SNAPSHOTS
 from concerto.kube.shared_parts import SharedParts
 
 logger = logging.getLogger(__name__)
@@ -23,6 +25,8 @@ NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _PAGE_SIZES = {SUBSPACE_SNAPSHOTS.group_resource: 100}
 """Objects of a kind that are listed at a time, where they are large: a page is decoded without a pause. A
 SubspaceSnapshot may have 100 KiB; 500 of them would hold the event loop for 300 ms."""
+_DECODINGS = {PODS.group_resource: Decoding(decode_pod_list, decode_pod_event)}
+"""Of kinds that are trimmed: what is left out of an object is not decoded."""
 _METADATA = ("namespace", "name", "uid", "resourceVersion")
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
@@ -68,6 +72,7 @@ class FollowedKind:
             on_change=self._on_change,
             on_synced=self._on_synced,
             trim=None if trim is None else partial(self._trimmed, trim),
+            decoding=Decoding() if trim is None else _DECODINGS.get(resource.group_resource, Decoding()),
             field_selector=field_selector or None,
             settings=ReflectorSettings(page_size=_PAGE_SIZES.get(resource.group_resource)),
         )
