@@ -7,7 +7,13 @@ import asyncio
 import pytest
 
 from concerto.kube import Conflict, Forbidden, KubeError, NotFound, OutcomeUnknown, ServerError, TooManyRequests
-from concerto.kube.confirmed_writes import NotWritten, WriteSettings, failure_reason, write_until_known
+from concerto.kube.confirmed_writes import (
+    NotWritten,
+    WriteSettings,
+    failure_reason,
+    wait_unless_leading,
+    write_until_known,
+)
 
 QUICK = WriteSettings(first_backoff_seconds=0.001, max_backoff_seconds=0.002)
 UNKNOWN = OutcomeUnknown("no answer")
@@ -127,10 +133,23 @@ async def test_each_failed_attempt_is_reported_with_its_reason():
 
 
 async def test_nothing_is_sent_once_the_lease_is_lost():
-    leads = [True, True, False]
     server = Server([UNKNOWN])
-    work = write_until_known(server.write, server.read_back, may_write=lambda: leads.pop(0), settings=QUICK)
+    work = write_until_known(server.write, server.read_back, may_write=lambda: server.written < 2, settings=QUICK)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await work
     assert server.written == 2
+
+
+async def test_a_process_that_could_renew_its_lease_after_all_goes_on_with_its_writes():
+    leads = False
+
+    async def until_it_leads() -> None:
+        await wait_unless_leading(lambda: leads)
+
+    waiting = asyncio.create_task(until_it_leads())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    leads = True
+    async with asyncio.timeout(10):
+        await waiting

@@ -14,6 +14,9 @@ from typing import TypeVar
 from concerto.kube.errors import ApiError, Conflict, KubeError, ServerError, TooManyRequests
 from concerto.kube.failpoints import point
 
+_LOOK_AGAIN_SECONDS = 0.1
+"""Between two looks whether this process leads again."""
+
 T = TypeVar("T")
 
 
@@ -61,13 +64,14 @@ def _is_webhook_failure(failure: KubeError) -> bool:
 
 
 async def wait_unless_leading(may_write: Callable[[], bool]) -> None:
-    """Return at once while this process leads; never return when it does not.
+    """Return at once while this process leads, and otherwise not before it leads again.
 
     A process that was stopped for a while (SIGSTOP) continues anywhere, before any timer fires. So every write that
-    only the leader may send awaits this last. The process ends soon after it has lost its Lease.
+    only the leader may send awaits this last. The process ends soon after it has lost its Lease. It goes on where it
+    can renew the Lease once more, because nobody has taken it over meanwhile.
     """
-    if not may_write():
-        await asyncio.Event().wait()
+    while not may_write():  # noqa: ASYNC110 - another thread renews the Lease
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
 async def write_until_known(
@@ -85,8 +89,7 @@ async def write_until_known(
         write: sends one attempt (``attempts=1``) with a timeout of its own, and returns what was written.
         read_back: what the object shows: the result of a write that was carried out (or of somebody else's that makes
             it superfluous), or None where nothing was written. A KubeError means that nothing can be learned now.
-        may_write: whether this process still leads; asked before each attempt. Once it answers no, nothing is sent and
-            this call does not return.
+        may_write: whether this process leads; asked before each attempt. While it answers no, nothing is sent.
         settings: waits.
         on_failure: given each failed attempt that is repeated.
         name: of the write, in the names of failpoints.
