@@ -111,6 +111,20 @@ async def test_while_scaling_is_paused_nothing_is_scaled_and_afterwards_it_goes_
         assert world.scaled == {"web": 4}
 
 
+@pytest.mark.parametrize("replicas", ["3", "20"])
+async def test_the_history_goes_on_while_scaling_is_paused_also_outside_of_the_bounds(replicas):
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, annotated(phpa("web"), paused_replicas=replicas))
+        for _ in range(8):
+            await synced(autoscaler, clock)
+        await autoscaler.save()
+    assert world.scaled == {"web": int(replicas)}
+    (fine,) = (ring for ring in world.statuses["web"]["history"] if ring["stepSeconds"] == 15)
+    assert sum(value == 4000 for value in fine["values"]) >= 4
+
+
 async def test_a_pause_that_begins_while_metrics_are_read_counts():
     world, clock, answer = World(), Clock(), asyncio.Event()
     made = phpa("web")

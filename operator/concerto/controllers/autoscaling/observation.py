@@ -141,7 +141,9 @@ class Observer:
         pods = self.pods.select(spec.namespace, selector) if selector else []
         gone = self.pods.gone(spec.namespace, selector) if selector else []
         observed = replace(observed, pods=pods, gone=gone)
-        if not needs_metrics(bounds, scale.replicas):
+        # While scaling is paused nothing depends on the metrics, but the history goes on
+        is_paused = tracked.pause is not None and scale.replicas > 0
+        if not (needs_metrics(bounds, scale.replicas) or is_paused):
             return observed
         if wrong is not None:
             return replace(observed, combined=Combined(None, "", wrong, wrong.message))
