@@ -127,6 +127,24 @@ def test_what_an_active_forecast_releases_is_shown():
     )
 
 
+FALLBACKS = {
+    "its own number": ({"replicas": 7}, "7", "the metrics have no answer"),
+    "what earlier days needed": (
+        {"replicas": 1, "earlierDays": True},
+        "3",
+        "the metrics have no answer; earlier days needed this many at this time",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fallback", "replicas", "words"), FALLBACKS.values(), ids=FALLBACKS)
+def test_the_fallback_is_shown_while_it_counts(fallback, replicas, words):
+    obj = web(lastDecision={**web()["status"]["lastDecision"], "reason": "Fallback"})
+    obj["spec"]["fallback"] = fallback
+    text = row(explain_phpa(obj, NOW), "spec.fallback")
+    assert text.split()[1] == replicas and text.endswith(words)
+
+
 STARTING = {
     "nothing is known": ({"pods": 0, "seconds": 60.0}, None, ""),
     "pods find room at once": (

@@ -210,10 +210,17 @@ class ScheduleSpec:
 
 @dataclass(frozen=True)
 class FallbackSpec:
-    """``spec.fallback``: at least so many replicas once the metrics have failed for so long."""
+    """``spec.fallback``: at least so many replicas once the metrics have failed for so long.
+
+    Attributes:
+        replicas: never fewer.
+        after_seconds: how long the metrics must have failed.
+        earlier_days: whether what the last days needed at this time of day counts if it is more.
+    """
 
     replicas: int
     after_seconds: float = 180.0
+    earlier_days: bool = False
 
     @classmethod
     def from_raw(cls, raw: Raw) -> Self:
@@ -222,7 +229,8 @@ class FallbackSpec:
         Raises:
             ValueError: the duration is not valid.
         """
-        return cls(raw["replicas"], parse_duration(raw["after"]) if "after" in raw else cls.after_seconds)
+        after = parse_duration(raw["after"]) if "after" in raw else cls.after_seconds
+        return cls(raw["replicas"], after, raw.get("earlierDays", cls.earlier_days))
 
 
 PAUSED, PAUSED_REPLICAS = "concerto.dev/paused", "concerto.dev/paused-replicas"

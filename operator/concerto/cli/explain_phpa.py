@@ -13,7 +13,7 @@ from concerto.api.predictivehpa import MetricSpec, Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.top_node import aligned
-from concerto.controllers.autoscaling.state import State, read_state
+from concerto.controllers.autoscaling.state import State, fallback_replicas, read_state
 from concerto.kube import ClusterConfig, Object, Session
 from concerto.kube.resources import PREDICTIVE_HPAS
 
@@ -108,8 +108,19 @@ def _requirements(spec: PredictiveHPA, status: Object, state: State, now: float)
             kind = "at least" if each.replicas is None else "exactly"
             found.append(_Requirement(f"schedule {each.name}", number, f"{kind}, until {each.end} in {each.time_zone}"))
     if spec.fallback is not None and decided["reason"] == "Fallback":
-        found.append(_Requirement("spec.fallback", spec.fallback.replicas, "the metrics have no answer"))
+        found.append(_fallback(spec, status, state, now))
     return found
+
+
+def _fallback(spec: PredictiveHPA, status: Object, state: State, now: float) -> _Requirement:
+    ahead = spec.prediction.horizon_seconds
+    if ahead is None:
+        learned = status.get("initialization") or {}
+        ahead = learned.get("seconds", 0.0) + learned.get("waitSeconds", 0.0)
+    replicas = fallback_replicas(spec, state, ahead, now)
+    by_days = spec.fallback is not None and replicas > spec.fallback.replicas
+    text = "the metrics have no answer" + ("; earlier days needed this many at this time" if by_days else "")
+    return _Requirement("spec.fallback", replicas, text)
 
 
 def _metrics(spec: PredictiveHPA, status: Object) -> _Requirement:

@@ -10,7 +10,7 @@ import pytest
 
 from concerto.api.predictivehpa import Pause
 from concerto.autoscaling.schedules import Schedule
-from support.autoscaling_world import Clock, World, autoscaling, load, phpa, refuses
+from support.autoscaling_world import NOW, Clock, World, autoscaling, load, phpa, refuses
 from support.crd_schemas import problems, structural_schema
 
 
@@ -167,6 +167,22 @@ async def test_the_fallback_counts_once_metrics_have_failed_for_long_enough_and_
         for _ in range(8):
             await synced(autoscaler, clock)
         assert world.scaled == {"web": 9}
+
+
+async def test_what_earlier_days_needed_at_this_time_counts_for_the_fallback():
+    world, clock = World(), Clock()
+    made = phpa("web")
+    made["spec"]["fallback"] = {"replicas": 3, "after": "1m", "earlierDays": True}
+    world.metrics = {"requests": refuses(503, "ServiceUnavailable")}
+    last, day = int(NOW // 300) - 1, 288
+    days = [5000 if bucket % day == (last + 1) % day else 2000 for bucket in range(last - 3 * day + 1, last + 1)]
+    history = [{"stepSeconds": 300, "last": last, "count": 1, "values": days}]
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made | {"status": {"history": history, "observedGeneration": 1}})
+        for _ in range(8):
+            await synced(autoscaler, clock)
+    assert world.scaled == {"web": 5}
+    assert problems(made) == []
 
 
 async def test_a_restarted_operator_knows_since_when_metrics_have_failed():

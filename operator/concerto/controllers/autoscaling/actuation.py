@@ -20,7 +20,7 @@ from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics, S
 from concerto.controllers.autoscaling.measurements import load_of
 from concerto.controllers.autoscaling.observation import Observation
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
-from concerto.controllers.autoscaling.state import write_events, write_state
+from concerto.controllers.autoscaling.state import fallback_replicas, write_events, write_state
 from concerto.controllers.autoscaling.status import (
     all_conditions,
     explain,
@@ -177,7 +177,10 @@ class Actuator:
             tracked.failing_since = observed.now
         if fallback is None or observed.now - tracked.failing_since < fallback.after_seconds:
             return None
-        return fallback.replicas
+        ahead = observed.spec.prediction.horizon_seconds
+        if ahead is None:
+            ahead = tracked.state.initialisation.ahead(self._settings.initialisation)
+        return fallback_replicas(observed.spec, tracked.state, ahead, observed.now)
 
     async def _carry_out(self, plan: _Plan, is_current: Callable[[], bool]) -> _Outcome | None:
         """Write the scale; None if the object changed meanwhile, and nothing may be done for it."""

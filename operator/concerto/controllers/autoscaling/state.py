@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +11,7 @@ from concerto.api.prediction import PredictionSpec
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
 from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
+from concerto.autoscaling.earlier_days import highest_of_earlier_days
 from concerto.autoscaling.history import Ring, coarse_ring, weekly_ring
 from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
 from concerto.autoscaling.replicas import MAX_REPLICAS
@@ -41,6 +43,16 @@ class State:
         """With each ring changed."""
         weekly = None if self.weekly is None else change(self.weekly)
         return replace(self, fine=change(self.fine), coarse=change(self.coarse), weekly=weekly)
+
+
+def fallback_replicas(spec: PredictiveHPA, state: State, ahead_seconds: float, now: float) -> int:
+    """Replicas that ``spec.fallback`` requires, by what earlier days needed too if the object wants that."""
+    if spec.fallback is None:
+        return 0
+    found = None
+    if spec.fallback.earlier_days:
+        found = highest_of_earlier_days(state.coarse, now, ahead_seconds, spec.prediction.season_time_zone)
+    return max(spec.fallback.replicas, min(math.ceil((found or 0.0) - 1e-9), MAX_REPLICAS))
 
 
 def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
