@@ -163,16 +163,76 @@ async def test_a_collection_in_which_nothing_happens_is_watched_without_a_pause(
                 await task
 
 
-async def test_a_list_that_breaks_off_is_begun_again_and_nothing_of_it_is_believed() -> None:
+def initial_end(version: int) -> bytes:
+    """The bookmark after which a watch has shown all objects that there are."""
+    found = thing("", version)
+    found["metadata"]["annotations"] = {"k8s.io/initial-events-end": "true"}
+    return event("BOOKMARK", found)
+
+
+TOO_LONG = [page(5, thing("a", 1), more="token"), refuses(410, "Expired")]
+"""A list that takes longer than etcd remembers."""
+
+
+async def test_a_list_that_takes_too_long_comes_as_the_beginning_of_a_watch_and_nothing_of_it_is_believed() -> None:
+    everything = streams(
+        event("ADDED", thing("b", 2)),
+        event("ADDED", thing("gone", 3)),
+        event("BOOKMARK", thing("", 4)),
+        event("ADDED", thing("c", 4)),
+        event("MODIFIED", thing("b", 6)),
+        event("DELETED", thing("gone", 7)),
+        initial_end(7),
+        event("ADDED", thing("d", 8)),  # a watch from version 7 shows it
+        then=for_ever,
+    )
+    answers = [*TOO_LONG, everything, streams(event("ADDED", thing("d", 8)), then=for_ever)]
+    reflector, reported, asked = await follow(answers, has("b", "c", "d"))
+    assert reported == ["+b", "+c", "+d"]
+    assert reflector.store["ns", "b"]["metadata"]["resourceVersion"] == "6"
+    assert asked[2:] == ["resourceVersionMatch=NotOlderThan", "resourceVersion=7"]
+
+
+NO_STREAM = {
+    "refused": refuses(422, "Invalid"),
+    "broken": streams(event("ADDED", thing("b", 2)), then=breaks),
+    "ended too soon": streams(event("ADDED", thing("b", 2))),
+    "ended by an error": streams(event("ADDED", thing("b", 2)), error(500, "InternalError")),
+    "no watch": streams(b"{}\n"),
+}
+
+
+@pytest.mark.parametrize("answer", NO_STREAM.values(), ids=NO_STREAM.keys())
+async def test_where_that_fails_the_next_list_comes_in_pages(answer: Any) -> None:
+    answers = [*TOO_LONG, answer, page(7, thing("c", 7)), streams(then=for_ever)]
+    _, reported, asked = await follow(answers, has("c"))
+    assert reported == ["+c"]
+    assert asked[2:4] == ["resourceVersionMatch=NotOlderThan", "list"]
+
+
+async def test_what_has_not_changed_is_not_reported_again_by_the_beginning_of_a_watch() -> None:
     answers = [
-        page(5, thing("a", 1), more="token"),
+        page(5, thing("same", 1), thing("new", 1), thing("old", 1)),
+        streams(error(410, "Expired")),
+        page(7, thing("same", 1), more="token"),
         refuses(410, "Expired"),
-        page(7, thing("b", 6), more="token"),
-        page(7, thing("c", 7)),
-        streams(then=for_ever),
+        streams(event("ADDED", thing("same", 1)), event("ADDED", thing("new", 8)), initial_end(9)),
+        streams(event("ADDED", thing("last", 10)), then=for_ever),
     ]
-    _, reported, _ = await follow(answers, has("b", "c"))
-    assert reported == ["+b", "+c"]
+    _, reported, _ = await follow(answers, lambda r: ("ns", "last") in r.store)
+    assert reported == ["+same", "+new", "+old", "-old", "~new", "+last"]
+
+
+async def test_a_storage_that_was_restored_is_seen_in_the_beginning_of_a_watch_too() -> None:
+    answers = [
+        page(50, thing("a", 40)),
+        streams(error(410, "Expired")),
+        page(60, thing("a", 40), more="token"),
+        refuses(410, "Expired"),
+        streams(event("ADDED", thing("a", 40)), event("ADDED", thing("b", 30)), initial_end(70)),
+    ]
+    with pytest.raises(StorageWentBack):
+        await follow(answers, has("a", "b"))
 
 
 async def test_differences_between_two_lists_are_reported_ends_first() -> None:

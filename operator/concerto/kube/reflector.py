@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import orjson
 
 from concerto.api.resource_version import not_newer
-from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable, api_error
+from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable
+from concerto.kube.initial_events import initial_events, read_event
 from concerto.kube.resources import Resource
 from concerto.kube.session import MAX_RETRY_AFTER_SECONDS, Decode, Object, Session, selectors
 
@@ -145,6 +146,7 @@ class Reflector:
         self._settings = settings or ReflectorSettings()
         self._resource_version: str | None = None  # None: only a list shows it
         self._seen_version = ""  # the store has all that there was then
+        self._streams = False  # the next list comes as the first events of a watch
         self._broke_off = False  # the server may have been stopped, and its storage restored
         self._failures = 0
         self._refresh_wanted = asyncio.Event()
@@ -214,6 +216,26 @@ class Reflector:
     async def _list(self) -> None:
         self._refresh_wanted.clear()
         self._lists_begun += 1
+        found, version = await (self._stream_all() if self._streams else self._page_all())
+        # Deletes first: consumers that count never see more than there is
+        for key in [key for key in self.store if key not in found]:
+            self._put(key, None)
+        for index, (key, item) in enumerate(found.items(), start=1):
+            if self.store.get(key) is not item:
+                self._put(key, item)
+            if index % self._session.settings.page_size == 0:
+                await asyncio.sleep(0)  # a large list must not hold up everybody else
+        self._resource_version = self._seen_version = version
+        self.lists += 1
+        self._last_listed = self._lists_begun
+        self.synced.set()
+        if self._on_synced:
+            self._on_synced()
+        async with self._listed:
+            self._listed.notify_all()
+
+    async def _page_all(self) -> tuple[dict[Key, Object], str]:
+        """All objects, and the collection's version: page by page."""
         found: dict[Key, Object] = {}
         try:
             async for page in self._session.pages(
@@ -224,40 +246,55 @@ class Reflector:
                 page_size=self._settings.page_size,
                 decode=self._decoding.page,
             ):
-                metadata = page.get("metadata") or {}
-                self._compare(metadata["resourceVersion"])
+                version: str = (page.get("metadata") or {})["resourceVersion"]
+                self._compare(version)
                 for item in page.get("items") or []:
                     # Items of a list do not say what they are; consumers rely on both
                     item.setdefault("apiVersion", self.resource.api_version)
                     item.setdefault("kind", self.resource.kind)
-                    key = _key(item)
-                    old = self.store.get(key)
                     # What has not changed is not kept twice while a long list comes in
-                    if old is not None and _version(old) == _version(item):
-                        found[key] = old
-                        continue
-                    if not_newer(item["metadata"]["resourceVersion"], self._seen_version):
-                        # Too old not to be in the store: restored, while revisions go on from where they were
-                        raise StorageWentBack(f"{self._path} shows {'/'.join(key)} as it was before")
-                    found[key] = self._trimmed(item)
+                    found[_key(item)] = self._unchanged(item) or self._trimmed(item)
         except Gone as error:
+            self._streams = True  # the next time would take as long
             raise _Relist(f"the list was too old before it was complete: {error.message}", at_once=False) from error
-        # Deletes first: consumers that count never see more than there is
-        for key in [key for key in self.store if key not in found]:
-            self._put(key, None)
-        for index, (key, item) in enumerate(found.items(), start=1):
-            if self.store.get(key) is not item:
-                self._put(key, item)
-            if index % self._session.settings.page_size == 0:
-                await asyncio.sleep(0)  # a large list must not hold up everybody else
-        self._resource_version = self._seen_version = metadata["resourceVersion"]
-        self.lists += 1
-        self._last_listed = self._lists_begun
-        self.synced.set()
-        if self._on_synced:
-            self._on_synced()
-        async with self._listed:
-            self._listed.notify_all()
+        return found, version
+
+    async def _stream_all(self) -> tuple[dict[Key, Object], str]:
+        """The same as the first events of a watch. If that fails, the next list comes in pages again."""
+        self._streams = False
+        found: dict[Key, Object] = {}
+        try:
+            async for kind, item in initial_events(
+                self._session,
+                self._path,
+                selectors(self._label_selector, self._field_selector),
+                decode=self._decoding.event,
+                inactivity_seconds=self._settings.inactivity_seconds,
+            ):
+                if kind == "BOOKMARK":
+                    version: str = item["metadata"]["resourceVersion"]
+                elif kind == "DELETED":
+                    found.pop(_key(item), None)
+                else:
+                    found[_key(item)] = self._trimmed(item)
+        except TooManyRequests:
+            raise
+        except (ApiError, ValueError) as error:
+            raise _Relist(str(error), at_once=False) from error
+        self._streams = True
+        self._compare(version)
+        return {key: self._unchanged(item) or item for key, item in found.items()}, version
+
+    def _unchanged(self, item: Object) -> Object | None:
+        """The object as it is in the store, if this is the same version of it."""
+        key = _key(item)
+        old = self.store.get(key)
+        if old is not None and _version(old) == _version(item):
+            return old
+        if not_newer(item["metadata"]["resourceVersion"], self._seen_version):
+            # Too old not to be in the store: restored, while revisions go on from where they were
+            raise StorageWentBack(f"{self._path} shows {'/'.join(key)} as it was before")
+        return None
 
     async def _watch(self) -> None:
         """One watch, from where the last one ended. Returns when the server ends it properly."""
@@ -305,13 +342,9 @@ class Reflector:
 
     def _take(self, line: bytes) -> None:
         try:
-            event = self._decoding.event(line)
-            kind, item = event["type"], event["object"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise _Relist(f"not a watch event: {line[:200]!r}", at_once=False) from error
-        if kind == "ERROR":
-            refusal = api_error(int(item.get("code") or 500), item)
-            raise _Relist(str(refusal), at_once=isinstance(refusal, Gone))
+            kind, item = read_event(line, self._decoding.event)
+        except (ApiError, ValueError) as error:
+            raise _Relist(str(error), at_once=isinstance(error, Gone)) from error
         self.events += 1
         if kind in ("ADDED", "MODIFIED"):
             self._put(_key(item), self._trimmed(item))
