@@ -16,12 +16,24 @@ from concerto.capacity.node_status import build_status
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.publish_rule import Published, PublishSettings, should_publish
 from concerto.kube import NotFound, Unreachable
+from concerto.kube.resources import LEASES
 from concerto.simulation.scheduling.node_fleet import NodeFleet
 from concerto.simulation.scheduling.node_model import MIB, Change, PodLoad
 from e2e.testbed.hollow.agents import Known, context_of
 from e2e.testbed.hollow.kinds import PodKinds
-from e2e.testbed.hollow.objects import FINITE_LOAD, SERVICE_LOAD, ContainerEnd, PodLife, pod_load, pod_status, refusal
+from e2e.testbed.hollow.objects import (
+    FINITE_LOAD,
+    SERVICE_LOAD,
+    ContainerEnd,
+    PodLife,
+    build_lease,
+    pod_load,
+    pod_status,
+    refusal,
+)
+from e2e.testbed.hollow.owned import create_owned
 from e2e.testbed.hollow.writes import WriteQueue
+from support.faulty_server import faulty, hangs_up, says
 
 Object = dict[str, Any]
 NOW = 1_800_000_000.0
@@ -257,3 +269,10 @@ def test_what_a_running_pod_has_shown_is_published_before_it_ends():
         model.advance(now)
         entries = kinds.entries(0, model.pod_measurements(0, ["a"], now), now)
     assert estimate(from_entries(entries), kind).basis == "Running"
+
+
+async def test_an_object_whose_creation_was_not_confirmed_is_looked_up():
+    lease = build_lease("hollow-0000", "uid-of-the-node", 60.0, NOW)
+    async with faulty([hangs_up, says(200, lease)]) as server:
+        assert await create_owned(server.session, LEASES, lease) == lease
+        assert [each.split()[0] for each in server.seen] == ["POST", "GET"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from concerto.api.conditions import find_condition
 from concerto.api.node import trim_node
-from concerto.kube import Conflict, NotFound, Reflector, Session
+from concerto.kube import Conflict, NotFound, OutcomeUnknown, Reflector, Session
 from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES
 from concerto.simulation.scheduling.node_fleet import NodeFleet
 from e2e.testbed.hollow import objects
@@ -82,11 +82,7 @@ class NodeObjects:
     async def _register(self, node: HollowNode) -> None:
         settings, now = self._settings, time.time()
         body = objects.build_node(node.name, node.address, settings.prefix, settings.shape, now)
-        try:
-            made = await self._session.create(NODES.path(), body)
-        except Conflict:
-            made = await self._session.get(NODES.path(name=node.name))
-            await self._session.patch(NODES.path(name=node.name, subresource="status"), {"status": body["status"]})
+        made = await self._create_node(node.name, body)
         node.uid = made["metadata"]["uid"]
         # Every new Node is tainted until the controller manager has seen that it is Ready, a few dozen Nodes a second.
         taints = [taint for taint in made["spec"].get("taints") or [] if taint["key"] != _NOT_READY]
@@ -105,6 +101,18 @@ class NodeObjects:
             await self._session.patch(path, {"status": self._idle})
         node.alive = True
 
+    async def _create_node(self, name: str, body: Object) -> Object:
+        while True:
+            try:
+                return await self._session.create(NODES.path(), body)
+            except OutcomeUnknown:  # a busy API server: if it was carried out, the next attempt is a conflict
+                continue
+            except Conflict:
+                with suppress(NotFound):  # it may be going: an earlier fleet's
+                    made = await self._session.get(NODES.path(name=name))
+                    await self._session.patch(NODES.path(name=name, subresource="status"), {"status": body["status"]})
+                    return made
+
     def _idle_status(self) -> Object:
         """Status of nodes that are API objects only: idle, with room for as many pods as a kubelet takes."""
         shape, now = self._settings.shape, time.monotonic()
@@ -115,17 +123,23 @@ class NodeObjects:
     async def wait_ready(self, timeout_seconds: float = 300.0) -> None:
         """Return once pods can be placed on every node; `follow` has to be running.
 
-        Raises:
-            TimeoutError: some node is not there, or is tainted as not ready.
-        """
-        async with asyncio.timeout(timeout_seconds):
-            while not self._all_ready():
-                await asyncio.sleep(0.2)
+        Args:
+            timeout_seconds: for which no further node becomes ready, while some are not.
 
-    def _all_ready(self) -> bool:
+        Raises:
+            TimeoutError: some nodes are not there, or are tainted as not ready.
+        """
+        ready, since = -1, time.monotonic()
+        while (now := self._count_ready()) < len(self._nodes):
+            if now > ready:
+                ready, since = now, time.monotonic()
+            elif time.monotonic() - since > timeout_seconds:
+                raise TimeoutError(f"{len(self._nodes) - now} of {len(self._nodes)} nodes are not ready")
+            await asyncio.sleep(0.2)
+
+    def _count_ready(self) -> int:
         seen = self._reflector.store.values()
-        taints = (taint["key"] for node in seen for taint in node["spec"].get("taints", ()))
-        return len(seen) >= len(self._nodes) and _NOT_READY not in taints
+        return sum(all(taint["key"] != _NOT_READY for taint in node["spec"].get("taints", ())) for node in seen)
 
     async def remove(self) -> None:
         """Delete every Node of the fleet; the garbage collector takes what belongs to them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from concerto.kube import Conflict, NotFound, Resource, Session
+from concerto.kube import Conflict, NotFound, OutcomeUnknown, Resource, Session
 from e2e.testbed.hollow.objects import Object
 
 _PAUSE_SECONDS = 0.05
@@ -24,10 +24,8 @@ async def create_owned(session: Session, resource: Resource, body: Object) -> Ob
     namespace = (metadata["namespace"],) if "namespace" in metadata else ()
     path = resource.path(*namespace, name=metadata["name"])
     while True:
-        try:
+        with suppress(Conflict, OutcomeUnknown):  # if it was carried out, the object is found below
             return await session.create(resource.path(*namespace), body)
-        except Conflict:
-            pass
         with suppress(NotFound, Conflict):  # it may go, or be made anew, at any moment
             found = await session.get(path)
             if owner["uid"] in (reference["uid"] for reference in found["metadata"].get("ownerReferences", ())):
