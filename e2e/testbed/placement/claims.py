@@ -15,7 +15,8 @@ class Storage:
     """Volumes and claims of a cluster.
 
     Args:
-        objects: PersistentVolumes, claims, StorageClasses, CSIDrivers, CSINodes and CSIStorageCapacities.
+        objects: PersistentVolumes, claims, StorageClasses, CSIDrivers, CSINodes, CSIStorageCapacities and
+            VolumeAttachments.
         pods: those that run.
     """
 
@@ -96,11 +97,13 @@ class Storage:
         return [o for (found, _, _), o in self._of.items() if found == kind]
 
     def _suits(self, volume: Object, claim: Object) -> bool:
-        spec, wanted = volume["spec"], claim["spec"]
+        spec, wanted, labels = volume["spec"], claim["spec"], volume["metadata"].get("labels") or {}
         return (
             "claimRef" not in spec
             and spec["storageClassName"] == wanted["storageClassName"]
+            and spec.get("volumeMode", "Filesystem") == wanted.get("volumeMode", "Filesystem")
             and set(wanted["accessModes"]) <= set(spec["accessModes"])
+            and (wanted.get("selector") or {}).get("matchLabels", {}).items() <= labels.items()
             and amount(spec["capacity"]["storage"]) >= amount(wanted["resources"]["requests"]["storage"])
         )
 
@@ -126,6 +129,7 @@ class Storage:
         there = [p for p in self._pods if p["spec"].get("nodeName") == node["metadata"]["name"]]
         attached = {volume for other in there for volume in self._attachable(other)}
         new = self._attachable(pod) - attached
+        attached |= self._still_attached(node)
         drivers = (csi_node or {"spec": {"drivers": []}})["spec"]["drivers"] or ()
         strict = {
             d["metadata"]["name"] for d in self._all("CSIDriver") if d["spec"].get("preventPodSchedulingIfMissing")
@@ -139,6 +143,13 @@ class Storage:
             if mine and count is not None and held + len(mine) > count:
                 return {"volumes that a node can attach"}
         return set()
+
+    def _still_attached(self, node: Object) -> set[tuple[str, str]]:
+        """Volumes of VolumeAttachments, which kube-scheduler counts a second time if the pod brings one of them."""
+        specs = [o["spec"] for o in self._all("VolumeAttachment")]
+        names = [s["source"]["persistentVolumeName"] for s in specs if s["nodeName"] == node["metadata"]["name"]]
+        volumes = [self._of["PersistentVolume", "", name]["spec"]["csi"] for name in names]
+        return {(csi["driver"], csi["volumeHandle"]) for csi in volumes}
 
     def _attachable(self, pod: Object) -> set[tuple[str, str]]:
         """Volumes of CSI drivers, those that are to be made among them."""

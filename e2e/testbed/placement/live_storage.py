@@ -13,12 +13,18 @@ from concerto.kube.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
 )
 from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.random_storage import csi_drivers, storage_classes
 from e2e.testbed.waiting import eventually_async
 
-_KINDS = {r.kind: r for r in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, CSI_NODES, CSI_STORAGE_CAPACITIES)}
+_KINDS = {
+    resource.kind: resource
+    for resource in (
+        PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, CSI_NODES, CSI_STORAGE_CAPACITIES, VOLUME_ATTACHMENTS,
+    )
+}  # fmt: skip
 _CLAIM = "PersistentVolumeClaim"
 _VOLUME = "PersistentVolume"
 
@@ -38,7 +44,8 @@ class LiveStorage:
         session: connection to the API server.
 
     Attributes:
-        objects: PersistentVolumes, claims, CSINodes, CSIStorageCapacities, StorageClasses and CSIDrivers as they are.
+        objects: PersistentVolumes, claims, CSINodes, CSIStorageCapacities, VolumeAttachments, StorageClasses and
+            CSIDrivers as they are.
     """
 
     def __init__(self, session: Session) -> None:
@@ -78,7 +85,7 @@ class LiveStorage:
         """Delete what ``create`` and the controller have made."""
         paths = [
             PERSISTENT_VOLUME_CLAIMS.path("red"), PERSISTENT_VOLUMES.path(), CSI_NODES.path(),
-            CSI_STORAGE_CAPACITIES.path("red"),
+            CSI_STORAGE_CAPACITIES.path("red"), VOLUME_ATTACHMENTS.path(),
         ]  # fmt: skip
         await asyncio.gather(*(self._session.request("DELETE", path) for path in paths))
 

@@ -24,6 +24,7 @@ from concerto.api.volumes import (
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
+    VolumeAttachment,
 )
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.cycle_result import CycleResult
@@ -119,6 +120,7 @@ class Followed:
             "CSIDriver": lambda o: volumes.set_driver(CSIDriver.from_raw(trim_bare(o))),
             "CSINode": lambda o: use.set_csi_node(CSINode.from_raw(trim_csi_node(o))),
             "CSIStorageCapacity": lambda o: volumes.set_capacity(CSIStorageCapacity.from_raw(trim_bare(o))),
+            "VolumeAttachment": lambda o: volumes.set_attachment(VolumeAttachment.from_raw(trim_bare(o))),
             "PersistentVolume": lambda o: volumes.set_volume(PersistentVolume.from_raw(trim_volume(o))),
             "PersistentVolumeClaim": lambda o: volumes.set_claim(PersistentVolumeClaim.from_raw(trim_claim(o))),
             "Service": self._set_service,

@@ -48,7 +48,7 @@ class RandomStorage:
         nodes: names of the scenario's nodes.
 
     Attributes:
-        objects: PersistentVolumes, claims, CSINodes and CSIStorageCapacities.
+        objects: PersistentVolumes, claims, CSINodes, CSIStorageCapacities and VolumeAttachments.
     """
 
     def __init__(self, rng: random.Random, name: str, nodes: Sequence[str]) -> None:
@@ -70,6 +70,9 @@ class RandomStorage:
                 self._csi_node(node)
         for i in range(rng.randint(0, 3)):
             self._capacity(f"{name}-{i}")
+        for volume in [o for o in self.objects if o["kind"] == "PersistentVolume" and "csi" in o["spec"]]:
+            if rng.random() < 0.3:
+                self._attach(volume["metadata"]["name"])
 
     @property
     def claims(self) -> list[Object]:
@@ -106,6 +109,14 @@ class RandomStorage:
             drivers.append({"name": STRICT_DRIVER, "nodeID": node})
         self.objects.append(make_object("storage.k8s.io/v1", "CSINode", node, spec={"drivers": drivers}))
 
+    def _attach(self, volume: str) -> None:
+        spec = {
+            "attacher": DRIVER,
+            "nodeName": self._rng.choice(self._nodes),
+            "source": {"persistentVolumeName": volume},
+        }
+        self.objects.append(make_object("storage.k8s.io/v1", "VolumeAttachment", volume, spec=spec))
+
     def _capacity(self, name: str) -> None:
         rng = self._rng
         key, values = rng.choice([(HOSTNAME, self._nodes), (ZONE, ["a", "b", "c"])])
@@ -135,12 +146,21 @@ class RandomStorage:
             spec |= {"local": {"path": "/none"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
         else:
             spec["csi"] = {"driver": DRIVER, "volumeHandle": name}
+        if rng.random() < 0.5:
+            labels["grade"] = rng.choice("xy")
+        if not claim and rng.random() < 0.15:
+            spec["volumeMode"] = "Block"
         if claim:
             spec["claimRef"] = {"namespace": "red", "name": claim}
         self.objects.append(make_object("v1", "PersistentVolume", name, labels=labels, spec=spec))
 
     def _claim(self, name: str, mode: str, **spec: Any) -> None:
         size = "1Gi" if "volumeName" in spec else self._rng.choice(_SIZES)
-        body = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
+        body: Object = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
+        if "volumeName" not in spec:
+            if self._rng.random() < 0.2:
+                body["selector"] = {"matchLabels": {"grade": self._rng.choice("xy")}}
+            if self._rng.random() < 0.15:
+                body["volumeMode"] = "Block"
         claim = make_object("v1", "PersistentVolumeClaim", name, metadata={"namespace": "red"}, spec=body | spec)
         self.objects.append(claim)

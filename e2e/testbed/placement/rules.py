@@ -30,7 +30,8 @@ class World:
         nodes: its Nodes by name.
         pods: pods that are on nodes; those that have ended may be among them.
         namespaces: labels by namespace.
-        storage: PersistentVolumes, claims, StorageClasses, CSIDrivers, CSINodes and CSIStorageCapacities.
+        storage: PersistentVolumes, claims, StorageClasses, CSIDrivers, CSINodes, CSIStorageCapacities and
+            VolumeAttachments.
         budgets: PodDisruptionBudgets.
         nominated: pods on no node that are nominated for one.
         services: Services.

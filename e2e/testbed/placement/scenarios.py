@@ -25,7 +25,7 @@ class Scenario:
     Attributes:
         name: prefix of all its objects.
         nodes: its Nodes.
-        storage: PersistentVolumes, claims, CSINodes and CSIStorageCapacities.
+        storage: PersistentVolumes, claims, CSINodes, CSIStorageCapacities and VolumeAttachments.
         running: pods that are bound when the scenario begins.
         statuses: of running pods whose status is not that of a new pod, by name.
         deleted: names of running pods that are being deleted.
