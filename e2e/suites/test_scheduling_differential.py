@@ -134,7 +134,10 @@ def compare(world: World, cluster: ClusterState, pod: Object, kube: Answer) -> l
     return found + [
         f"score {plugin}: {own.scores.get(plugin)}, and kube-scheduler's {scores}"
         for plugin, scores in kube.scores.items()
-        if own.scores.get(plugin) != scores and not (plugin not in own.scores and len({*scores.values()}) == 1)
+        if own.scores.get(plugin) != scores
+        and not (plugin not in own.scores and len({*scores.values()}) == 1)
+        # kube-scheduler leaves the pod-level requests of the pod out of this score alone
+        and not (plugin == "NodeResourcesFit" and "resources" in pod["spec"])
     ]
 
 

@@ -108,41 +108,22 @@ NONZERO = {
         {"containers": [container({"cpu": "10m", "memory": "1Mi"})], "initContainers": [container()]},
         (100, 200 * MI),
     ),
+    "with pod-level requests, only what nobody requests is filled up": (
+        {"resources": {"requests": {"memory": "1Mi"}}, "containers": [container({"cpu": "10m"}), container()]},
+        (10, MI),
+    ),
     "overhead comes on top": ({"overhead": {"cpu": "10m"}}, (110, 200 * MI)),
+    "with pod-level requests, overhead counts as requested": (
+        {"resources": {"requests": {"cpu": "1m"}}, "overhead": {"memory": "1Mi"}},
+        (1, MI),
+    ),
 }
 
 
 @pytest.mark.parametrize(("spec", "nonzero"), NONZERO.values(), ids=NONZERO)
 def test_for_spreading_a_container_without_requests_counts_as_a_small_one(spec, nonzero):
     shape = view(spec).shape
-    assert (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes) == nonzero == shape.nonzero_on_node
-
-
-# Before it has a node, and on one
-NONZERO_WITH_POD_LEVEL = {
-    "on a node only what nobody requests is filled up": (
-        {"resources": {"requests": {"memory": "1Mi"}}, "containers": [container({"cpu": "10m"}), container()]},
-        (110, MI),
-        (10, MI),
-    ),
-    "on a node overhead counts as requested": (
-        {"resources": {"requests": {"cpu": "1m"}}, "overhead": {"memory": "1Mi"}},
-        (1, 201 * MI),
-        (1, MI),
-    ),
-    "what the pod requests as a whole is not filled up": (
-        {"resources": {"requests": {"cpu": "1m"}}, "containers": [container(), container()]},
-        (1, 400 * MI),
-        (1, 400 * MI),
-    ),
-}
-
-
-@pytest.mark.parametrize(("spec", "waiting", "on_node"), NONZERO_WITH_POD_LEVEL.values(), ids=NONZERO_WITH_POD_LEVEL)
-def test_pod_level_requests_are_filled_up_less_on_a_node(spec, waiting, on_node):
-    shape = view(spec).shape
-    assert (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes) == waiting
-    assert shape.nonzero_on_node == on_node
+    assert (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes) == nonzero
 
 
 def test_limits_add_up_like_requests_and_overhead_raises_only_what_is_limited():

@@ -68,7 +68,7 @@ class RandomStorage:
         for node in nodes:
             if rng.random() < 0.6:
                 self._csi_node(node)
-        for i in range(rng.randint(0, 3)):
+        for i in range(rng.randint(1, 6)):
             self._capacity(f"{name}-{i}")
         for volume in [o for o in self.objects if o["kind"] == "PersistentVolume" and "csi" in o["spec"]]:
             if rng.random() < 0.3:
@@ -120,7 +120,7 @@ class RandomStorage:
     def _capacity(self, name: str) -> None:
         rng = self._rng
         key, values = rng.choice([(HOSTNAME, self._nodes), (ZONE, ["a", "b", "c"])])
-        amounts: Object = {"capacity": rng.choice([*_SIZES, "10Gi"])} if rng.random() < 0.9 else {}
+        amounts: Object = {"capacity": rng.choice([*_SIZES, "10Gi", "100Gi"])} if rng.random() < 0.9 else {}
         if rng.random() < 0.3:
             amounts["maximumVolumeSize"] = rng.choice(_SIZES)
         if rng.random() < 0.9:

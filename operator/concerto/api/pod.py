@@ -187,9 +187,10 @@ def _counted(shape: PodShape, spec: Raw, status: Raw) -> tuple[Mapping[str, int]
     resized = resized_requests(spec, status)
     if resized is None:
         return shape.requests, None
+    of_shape = (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes)
     return (
         shape.requests if resized.requests == shape.requests else resized.requests,
-        None if resized.nonzero == shape.nonzero_on_node else resized.nonzero,
+        None if resized.nonzero == of_shape else resized.nonzero,
     )
 
 

@@ -124,23 +124,17 @@ class PodResources:
         """Requested amounts by resource."""
         return _counted(self._exact_requests())
 
-    def nonzero_requests(self, *, on_node: bool) -> tuple[int, int]:
-        """Millicores of cpu and bytes of memory, with defaults for containers that request none.
-
-        Args:
-            on_node: as the pod counts once it is on a node. What its containers together request, or the pod as a
-                whole does, has no defaults then if the pod has pod-level requests. kube-scheduler fills up the
-                containers of a pod that it looks for a node for.
-        """
+    def nonzero_requests(self) -> dict[str, int]:
+        """``requests`` with a default for every container without one (``NonMissingContainerRequests``)."""
         on_pod = _pod_level(self.pod.get("requests"))
-        defaults = _missing(self._exact_requests() if on_pod and on_node else {})
+        defaults = _missing(self._exact_requests() if on_pod else {})
 
         def filled(resources: Raw) -> Raw:
             return {**defaults, **(resources.get("requests") or {})}
 
         total = _total([filled(m) for m in self.containers], [(filled(i), s) for i, s in self.inits]) | on_pod
         _add(total, self.overhead)
-        return _cpu_and_memory(total)
+        return _counted(total)
 
     def limits(self) -> dict[str, int]:
         """Limits by resource; overhead counts where there is a limit."""
@@ -242,11 +236,6 @@ def _counted(amounts: Mapping[str, Decimal]) -> dict[str, int]:
     return {r: counted(r, v) for r, v in amounts.items() if v > 0}
 
 
-def _cpu_and_memory(amounts: Mapping[str, Decimal]) -> tuple[int, int]:
-    counted_ = _counted(amounts)
-    return counted_.get("cpu", 0), counted_.get("memory", 0)
-
-
 def _compute(resources: Raw | None) -> Raw:
     return {r: v for r, v in (resources or {}).items() if r in ("cpu", "memory") and parse_quantity(v) > 0}
 
@@ -266,8 +255,8 @@ def resized_requests(spec: Raw, status: Raw) -> ResizedRequests | None:
         return None
     requests = _while_resized(spec, status, {})
     on_pod = _pod_level((spec.get("resources") or {}).get("requests"))
-    nonzero = _while_resized(spec, status, _missing(requests if on_pod else {}))
-    return ResizedRequests(_counted(requests), _cpu_and_memory(nonzero))
+    nonzero = _counted(_while_resized(spec, status, _missing(requests if on_pod else {})))
+    return ResizedRequests(_counted(requests), (nonzero.get("cpu", 0), nonzero.get("memory", 0)))
 
 
 def _while_resized(spec: Raw, status: Raw, defaults: Raw) -> Amounts:

@@ -57,7 +57,6 @@ class PodShape:
         requests: amounts by resource (millicores for cpu, whole units for all else), as the scheduler counts them.
         nonzero_cpu_millicores: cpu request with 100m for each container that has none.
         nonzero_memory_bytes: memory request with 200Mi for each container that has none.
-        nonzero_on_node: both as they count for a pod on a node: pod-level requests may leave out defaults there.
         limits: amounts by resource, as ``requests``.
         predicted_cpu: what its cpu use is predicted from; see ``CpuPrediction``.
         qos: the QoS class.
@@ -82,7 +81,6 @@ class PodShape:
     requests: Mapping[str, int] = field(compare=False)
     nonzero_cpu_millicores: int = field(compare=False)
     nonzero_memory_bytes: int = field(compare=False)
-    nonzero_on_node: tuple[int, int] = field(compare=False)
     limits: Mapping[str, int] = field(compare=False)
     predicted_cpu: CpuPrediction = field(compare=False)
     qos: QoS = field(compare=False)
@@ -205,7 +203,7 @@ def _decode(key: bytes) -> PodShape:
     if too_large:
         # What it requests is counted where it runs; nothing else of it is held or evaluated
         tolerations = selector = affinity = spread = None
-    nonzero_cpu, nonzero_memory = resources.nonzero_requests(on_node=False)
+    nonzero = resources.nonzero_requests()
     nodes = (affinity or {}).get("nodeAffinity") or {}
     running = [*containers, *(init[:3] for init in inits if init[3] == "Always")]
     own = tuple(
@@ -222,9 +220,8 @@ def _decode(key: bytes) -> PodShape:
     return PodShape(
         key=blake2b(key, digest_size=32).digest() if too_large else key,
         requests=resources.requests(),
-        nonzero_cpu_millicores=nonzero_cpu,
-        nonzero_memory_bytes=nonzero_memory,
-        nonzero_on_node=resources.nonzero_requests(on_node=True),
+        nonzero_cpu_millicores=nonzero.get("cpu", 0),
+        nonzero_memory_bytes=nonzero.get("memory", 0),
         limits=resources.limits(),
         predicted_cpu=resources.predicted_cpu(),
         qos=resources.qos(),

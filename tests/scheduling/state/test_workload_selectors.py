@@ -38,6 +38,26 @@ def test_a_pod_is_spread_by(services, workload, expected):
     assert selectors.of(asked) == (NO_SELECTOR if expected is None else selector(**expected))
 
 
+OTHER_APP = {
+    "of a ReplicationController the labels count instead of a Service's": (
+        "ReplicationController", LabelSelector.from_raw({"matchLabels": {"app": "b"}}),
+    ),
+    "of a ReplicaSet all that it requires counts beside a Service's labels": (
+        "ReplicaSet", LabelSelector.from_raw({"matchExpressions": [
+            {"key": "app", "operator": "In", "values": ["a"]}, {"key": "app", "operator": "In", "values": ["b"]},
+        ]}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "expected"), OTHER_APP.values(), ids=OTHER_APP)
+def test_of_a_workload_with_another_selector_than_a_service(kind, expected):
+    selectors = WorkloadSelectors()
+    selectors.set_service("default", "s", {"app": "a"})
+    selectors.set_workload("default", kind, "w", selector(app="b"))
+    assert selectors.of(replace(view(app="a"), owner=(kind, "w"))) == expected
+
+
 def test_changes_are_followed():
     selectors = WorkloadSelectors()
     assert selectors.of(view()) == NO_SELECTOR

@@ -40,7 +40,7 @@ class PodUsage(Columns, PodIndex):
     def _count(self, pod: PodView, row: int, sign: int) -> None:
         shape = pod.shape
         self.pods[row] += sign
-        cpu, memory = pod.nonzero or shape.nonzero_on_node
+        cpu, memory = pod.nonzero or (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes)
         self.nonzero[0, row] += sign * cpu
         self.nonzero[1, row] += sign * memory
         for index, resource in enumerate(RESOURCES):

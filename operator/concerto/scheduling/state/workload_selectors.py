@@ -99,8 +99,12 @@ class WorkloadSelectors:
         for selector in islice(found, MAX_SERVICES):
             if selector <= labels:
                 merged |= dict(selector)
-        requirements = tuple(Requirement(key, "In", (value,)) for key, value in sorted(merged.items()))
         workload = self._workloads.get((pod.namespace, *pod.owner)) if pod.owner is not None else None
-        if workload is not None and workload.requirements:
-            requirements += tuple(each for each in workload.requirements if each not in requirements)
+        own = (workload.requirements if workload is not None else None) or ()
+        if pod.owner is not None and pod.owner[0] == "ReplicationController":
+            # Its selector is a set of labels, which come in the place of those of Services
+            merged |= {each.key: each.values[0] for each in own}
+            own = ()
+        requirements = tuple(Requirement(key, "In", (value,)) for key, value in sorted(merged.items()))
+        requirements += tuple(each for each in own if each not in requirements)
         return LabelSelector(requirements) if requirements else NO_SELECTOR
