@@ -25,12 +25,13 @@ from concerto.scheduling.state.cluster import ClusterState
 from e2e.bench.scheduler_perf import WORKLOADS, Kind, bodies
 from e2e.testbed.hollow.objects import NodeShape, build_node
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.benchmark(timer=time.process_time)]
 
 NOW = 1000.0
 PROFILES = {"concerto": Profile.build(ProfileSettings("concerto"))}
 SHAPE = NodeShape(zones=3)
 THERE, WAITING = "there", "waiting"
+MAX_PODS = 2000
 PREEMPTING = ("PreemptionBasic",)
 """Nothing is placed before pods have been evicted (test_bench_preemption.py)."""
 
@@ -56,7 +57,7 @@ def views(kind: Kind, prefix: str, count: int, namespace: str, nodes: list[str] 
     for i, raw in enumerate(bodies(kind, names, "concerto", namespace, other)):
         raw["metadata"] |= {"uid": raw["metadata"]["name"], "creationTimestamp": "2026-03-01T12:00:00Z"}
         if nodes is not None:
-            raw["spec"]["nodeName"] = nodes[i % len(nodes)]
+            raw["spec"] = {**raw["spec"], "nodeName": nodes[i % len(nodes)]}
         yield PodView.from_raw(raw)
 
 
@@ -69,7 +70,8 @@ def prepared(name: str, nodes: int) -> tuple[ClusterState, list[PodView]]:
     if workload.service:
         selectors = cluster.signatures.workload_selectors
         selectors.set_service(WAITING, "all", {"color": workload.waiting.label})
-    return cluster, list(views(workload.waiting, "w", round(workload.pods * nodes), WAITING))
+    pods = min(round(workload.pods * nodes), MAX_PODS)
+    return cluster, list(views(workload.waiting, "w", pods, WAITING))
 
 
 def seconds_since(began: float) -> float:
@@ -100,15 +102,15 @@ def place_all(cluster: ClusterState, waiting: list[PodView]) -> int:
 def plain_seconds(nodes: int) -> float:
     """What a decision on a pod without constraints takes, on as many nodes."""
     cluster, waiting = prepared("SchedulingBasic", nodes)
-    began = time.perf_counter()
+    began = time.process_time()
     place_all(cluster, waiting)
-    return (time.perf_counter() - began) / len(waiting)
+    return (time.process_time() - began) / len(waiting)
 
 
 @pytest.mark.parametrize("nodes", [1000, 5000])
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name not in PREEMPTING])
 def test_workload(benchmark: BenchmarkFixture, name: str, nodes: int) -> None:
-    """All pods of one workload, decided in as many cycles as that takes."""
+    """The pods of one workload, 2,000 at most, decided in as many cycles as that takes."""
     cluster, waiting = prepared(name, nodes)
 
     def forget() -> None:
