@@ -14,6 +14,7 @@ from concerto.cli.explain import render
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.explanation import cost_in_words, explain
 from concerto.scheduling.recalled_work import recall_work
+from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, pod, profile
 
 MI = 2**20
@@ -86,7 +87,7 @@ def test_a_pods_event_says_that_memory_is_what_runs_out():
 
 def test_a_pod_waits_until_the_work_of_those_before_it_is_done_and_says_so():
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
-    result = run(cluster, *(pod(f"p-{i}") for i in range(20)))
+    result = run(cluster, *(pod(f"p-{i}") for i in range(70)))
     assert 0 < len(result.decisions) < 20
     assert "1 node(s) limited how fast pods may start" in result.unschedulable[0].diagnosis.message
     assert NOW < result.look_again_at < NOW + 60.0
@@ -102,8 +103,14 @@ def successor(cluster, decisions, made):
     return after
 
 
+def test_pods_do_not_wait_for_the_work_of_others_if_all_that_wait_find_room():
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
+    assert len(run(cluster, *(pod(f"p-{i}") for i in range(20))).decisions) == 20
+    assert not cluster.kinds.loads.unpaced, "it is over with the cycle"
+
+
 def test_a_scheduler_that_begins_anew_goes_on_at_the_pace_of_the_one_before():
-    made = [pod(f"p-{i}") for i in range(20)]
+    made = [pod(f"p-{i}") for i in range(70)]
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
     decisions = run(cluster, *made).decisions
     assert run(successor(cluster, decisions, made), *made).decisions, "which cannot be had without what is on record"
@@ -133,6 +140,22 @@ def test_the_last_pods_are_placed_beyond_a_nodes_head_room_and_their_records_say
     assert [c.head_room for c in costs] == pytest.approx([1.55] * placed)
     assert [c.cpu_left_millicores for c in costs] == [1700, 1200, 700][:placed]
     assert not cluster.kinds.loads.fits(cluster.kinds.cost_of(pod("p")), ALL).any(), "it is over with the cycle"
+
+
+def test_the_end_of_a_pod_makes_room_for_light_ones_on_a_node_that_a_large_one_hangs_over():
+    there = [pod("large-1", nodeName="n"), pod("large-2", nodeName="n"), pod("small-1", nodeName="n")]
+    cluster = knows(
+        cluster_state([node("n")], there, [measured("n")]), large=(9.6, 4.0, 64 * MI), small=(0.4, 4.0, 3 * GI)
+    )
+    cluster.kinds.loads.settings = replace(cluster.kinds.loads.settings, last_pods=0.0)
+    (decision,) = run(cluster, pod("small-2")).decisions
+    # 4.9 of 4.6 cores are taken, and 0.7 of the mean share, 4.9 / 3, may be beyond
+    assert decision.assignment.cost.head_room == pytest.approx(1.15 + 0.7 * 4.9 / 3 / 4, abs=1e-3)
+    assert decision.assignment.cost.cpu_left_millicores == pytest.approx(4600 - 4900 + 700 * 4.9 / 3, abs=5)
+    waiting = run(cluster, pod("small-3"))
+    assert "memory" in waiting.unschedulable[0].diagnosis.message
+    assert Change.CAPACITY in cluster.set_pod(replace(there[2], phase="Succeeded"), NOW)
+    assert run(cluster, pod("small-3")).decisions
 
 
 OUT_OF_USE = {"gone": None, "cordoned": {"unschedulable": True}, "not Ready": {"ready": False}}

@@ -151,7 +151,7 @@ class Cycle:
     def end(self) -> None:
         """The cycle is over."""
         self.drain.end()
-        self._cluster.kinds.loads.beyond = 0.0
+        self._cluster.kinds.loads.forget_waiting()
         for trial in self._held:
             trial.take_back()
 

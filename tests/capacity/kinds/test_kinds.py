@@ -477,15 +477,18 @@ def test_work_is_given_no_faster_than_the_node_can_do_it():
     assert len(given_at) == pytest.approx(60, abs=5)
 
 
-@pytest.mark.parametrize(("work", "life", "pods"), [(0.25, 2.0, 21), (1.0, 20.0, 13)])
-def test_a_node_takes_at_once_what_it_does_while_pods_start_or_in_a_part_of_their_lives(work, life, pods):
-    nodes, pod = loads(nodes=1), Cost(0.1, work, life, 0.0, 10.0, "Ended")
+@pytest.mark.parametrize(
+    ("share", "work", "life", "pods"), [(0.15, 0.25, 2.0, 21), (0.15, 1.0, 20.0, 13), (0.1, 1.0, 20.0, 25)]
+)
+def test_a_node_takes_at_once_what_it_does_while_pods_start_or_in_a_part_of_their_lives(share, work, life, pods):
+    nodes, pod = loads(nodes=1), Cost(share, work, life, 0.0, 10.0, "Ended")
     given = 0
     while nodes.fits(pod, ALL)[0] and nodes.paced(pod, ALL, 0.0)[0]:
         nodes.add_pod(0, pod)
         nodes.give_work(0, pod, 0.0)
         given += 1
-    # four cores do 5 core-seconds in 1.25 s, and 12 in 15 % of a life of 20 s; the last pod goes below 0
+    # four cores do 5 core-seconds in 1.25 s, 12 in 15 % of a life of 20 s and 24 in 30 %, which light pods may take.
+    # The last pod goes below 0
     assert given == pods
 
 
@@ -537,7 +540,8 @@ def test_pods_that_wait_all_go_beyond_head_room_or_none_of_them(waiting, placed)
 def test_a_node_whose_head_room_is_the_largest_has_no_room_beyond_it(head_room, beyond):
     nodes, pod = loads(nodes=1, cores=10.0), cost(1.0, work=10.0)
     nodes.set_head_room(0, head_room)
-    nodes.add_pod(0, cost(head_room * 10.0))
+    for _ in range(round(head_room * 10)):
+        nodes.add_pod(0, pod)
     nodes.set_waiting(3.0)
     assert nodes.beyond == beyond
     assert nodes.fits(pod, ALL)[0] == bool(beyond)
@@ -553,6 +557,55 @@ def test_nodes_that_take_no_pods_have_no_room_beyond_their_head_room_either():
     assert nodes.beyond == 0.0
 
 
+@pytest.mark.parametrize(("waiting", "paced"), [(2.0, True), (6.1, True), (6.3, False), (math.inf, False)])
+def test_pods_are_not_paced_if_all_that_wait_find_room(waiting, paced):
+    nodes, pod = loads(nodes=1), cost(0.5, work=40.0)
+    nodes.add_pod(0, cost(0.0))
+    for _ in range(2):
+        nodes.give_work(0, pod, 0.0)
+    # 4.6 cores are left, and 1.6 beyond
+    nodes.set_waiting(waiting)
+    assert nodes.paced(pod, ALL, 0.0)[0] == paced
+    assert np.isinf(nodes.seconds_until_paced(pod, ALL, 0.0)) == paced
+    nodes.forget_waiting()
+    assert not nodes.paced(pod, ALL, 0.0)[0]
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.01, True), (0.125, True), (0.13, False), (1.6, False)])
+def test_light_pods_find_room_beside_a_large_one_that_hangs_over(share, fits):
+    nodes = loads(nodes=1)
+    for _ in range(3):
+        nodes.add_pod(0, cost(1.6))
+    # 4.8 of 4.6 cores are taken, and the last of three may hang over by 0.7 x 1.6
+    assert nodes.fits(cost(share, work=1.0), ALL)[0] == fits
+    assert not nodes.fits(cost(share), ALL)[0], "pods that run without end would stay there"
+    assert (nodes.beyond_for(cost(share, work=1.0), 0)[1] == pytest.approx(0.7 * 1.6)) == fits
+
+
+def test_a_light_pod_waits_for_room_where_others_are_hardly_larger():
+    nodes = loads(nodes=1)
+    for _ in range(46):
+        nodes.add_pod(0, cost(0.1))
+    # 4.6 of 4.6 cores are taken
+    assert nodes.fits(cost(0.04, work=1.0), ALL)[0]
+    assert not nodes.fits(cost(0.06, work=1.0), ALL)[0]
+
+
+def test_light_pods_fill_a_node_no_further_than_a_large_one_may():
+    nodes, small = loads(nodes=1), cost(0.1, work=1.0)
+    for _ in range(3):
+        nodes.add_pod(0, cost(1.6))
+    taken = 0
+    while nodes.fits(small, ALL)[0]:
+        nodes.add_pod(0, small)
+        taken += 1
+    assert taken > 0
+    assert nodes.cpu[0] <= 4.6 + 0.7 * 1.6
+    nodes.set_head_room(0, 2.0)
+    nodes.add_pod(0, cost(3.0))
+    assert not nodes.fits(small, ALL)[0], "no node is filled beyond the largest head room"
+
+
 def test_a_pod_that_hardly_computes_does_not_wait_until_the_work_of_heavier_ones_is_done():
     nodes = loads(nodes=1, cores=8.0)
     heavy, light = cost(4.0, work=40.0), cost(0.1, work=0.8)
@@ -565,8 +618,8 @@ def test_a_pod_that_hardly_computes_does_not_wait_until_the_work_of_heavier_ones
     while nodes.paced(light, ALL, 0.0)[0]:
         nodes.give_work(0, light, 0.0)
         given += 1
-    assert given == 13, "as many as the node does in the seconds of a burst"
-    assert nodes.tokens(ALL, 0.0)[0] == pytest.approx(12.0 - 40.0 - 13 * 0.8), "heavier ones wait for light ones' work"
+    assert given == 24, "as many as the node does in 30 % of a life of 8 s"
+    assert nodes.tokens(ALL, 0.0)[0] == pytest.approx(12.0 - 40.0 - 24 * 0.8), "heavier ones wait for light ones' work"
 
 
 @pytest.mark.parametrize("life", [60.0, 3600.0])

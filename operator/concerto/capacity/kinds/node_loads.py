@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.capacity.kinds.cost import Cost
+from concerto.capacity.kinds.idleness import Idleness
 from concerto.capacity.kinds.pace import Pace
 from concerto.capacity.kinds.settings import KindSettings
 
@@ -24,16 +25,12 @@ Bools = NDArray[np.bool_]
 Rows = slice | NDArray[np.int64]
 
 
-_WIDEN_PER_SECOND = 0.1
-"""Head room that a node is given in a second for CPUs that all idle."""
 _LITTLE = 0.1
 """Part of the cores that a node is filled to which may be left on a filled one."""
-_MAX_BETWEEN_REPORTS_SECONDS = 10.0
-"""Time between two reports of a busy node's agent, at most; what a longer silence was like is unknown."""
 _MAX_MEMORY_BYTES = 2.0**50
 """Of a pod, that counts: beside much larger numbers a float has no place for the bytes of other pods."""
-_FULL, _AT_WORK = 0.97, 0.5
-"""Utilisation that a filled node should have, and from which its pods have begun to work."""
+_SMALL = 0.5
+"""Share of a pod at most that is small beside others, in parts of the mean share of the pods on its node."""
 
 
 class Held(NamedTuple):
@@ -67,6 +64,7 @@ class NodeLoads:
         pods: (N,) pods placed.
         head_room: (N,) see ``KindSettings``.
         beyond: what nodes are filled to beyond it now (``KindSettings.last_pods``), in parts of their cores.
+        unpaced: whether all pods that wait find room, so that they are not paced.
     """
 
     def __init__(self, settings: KindSettings | None = None) -> None:
@@ -81,6 +79,7 @@ class NodeLoads:
         self.pods: Floats = np.zeros(0)
         self.head_room: Floats = np.zeros(0)
         self.beyond = 0.0
+        self.unpaced = False
         # What follows from the columns above alone, so that it is the same for pods of every kind: settle, _recount
         self._cpu_to: Floats = np.zeros(0)  # what is filled of it
         self._memory_to: Floats = np.zeros(0)
@@ -93,16 +92,16 @@ class NodeLoads:
         self._unsettled: set[int] = set()
         self._uncounted: set[int] = set()  # rows on which other pods are since _recount
         self._pace = Pace()
-        self._used: Floats = np.zeros(0)
-        self._used_at: Floats = np.zeros(0)
+        self._idleness = Idleness()
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes."""
         self._unsettled.update(range(len(self.cores), width))
         self._pace.grow(width)
+        self._idleness.grow(width)
         for name, values in vars(self).items():
             if isinstance(values, np.ndarray):
-                fill = {"head_room": self.settings.head_room, "_used_at": np.nan}.get(name, 0.0)
+                fill = self.settings.head_room if name == "head_room" else 0.0
                 setattr(self, name, np.concatenate([values, np.full(max(0, width - len(values)), fill)]))
 
     def set_node(self, row: int, cores: float, memory_bytes: float) -> None:
@@ -124,9 +123,10 @@ class NodeLoads:
     def clear(self, row: int) -> None:
         """The row stands for another node from now on; its pods have been removed."""
         self.cores[row] = self.memory_bytes[row] = self.own_cpu[row] = self.own_memory[row] = 0.0
-        self.cpu[row] = self.memory[row] = self.pods[row] = self._used[row] = self.kept_cpu[row] = 0.0
-        self.head_room[row], self._used_at[row] = self.settings.head_room, np.nan
+        self.cpu[row] = self.memory[row] = self.pods[row] = self.kept_cpu[row] = 0.0
+        self.head_room[row] = self.settings.head_room
         self._pace.clear(row)
+        self._idleness.clear(row)
         self._unsettled.add(row)
 
     def add_pod(self, row: int, cost: Cost) -> None:
@@ -232,22 +232,35 @@ class NodeLoads:
         if fits.all():
             return fits
         fits |= self.pods[rows] == 0.0
-        if self.beyond and cost.work is not None:
-            fits |= cost.share + held.cpu <= self.cpu_left(rows) + self._beyond(rows) / self._per_core[rows]
+        if cost.work is not None:
+            fits |= cost.share + held.cpu <= self.cpu_left(rows) + self._beyond(cost, rows)
         return fits
 
-    def _beyond(self, rows: Rows) -> Floats:
-        """Parts of their cores that the nodes may be filled to beyond their head room now."""
-        beyond: Floats = np.minimum(self.beyond, self.settings.max_head_room - self.head_room[rows])
-        return beyond
+    def _beyond(self, cost: Cost, rows: Rows) -> Floats:
+        """Cores that the nodes may be filled to beyond their head room now for such a pod, which will end.
+
+        The last pods that wait may go beyond it, and light ones may stand where larger ones hang over: else they would
+        wait until a larger one has ended, whose place the next large one takes.
+        """
+        beyond = np.maximum(
+            self.beyond / self._per_core[rows], _overhung(self.cpu[rows], self.pods[rows], cost.share, self.settings)
+        )
+        most = (self.settings.max_head_room - self.head_room[rows]) / self._per_core[rows]
+        fewer: Floats = np.minimum(beyond, most)
+        return fewer
+
+    def has_room(self, row: int) -> bool:
+        """Whether the row's node has room for some pod, however small."""
+        cpu, memory = self.left(row)
+        return memory > 0.0 and cpu + float(_overhung(self.cpu[row], self.pods[row], 0.0, self.settings)) > 0.0
 
     def beyond_for(self, cost: Cost, row: int) -> tuple[float, float]:
         """What the node is filled to beyond its head room for such a pod, which it takes: parts of its cores, cores."""
         rows = slice(row, row + 1)
-        if not self.beyond or self.settings.overhang * cost.share <= self.cpu_left(rows)[0] or not self.pods[row]:
+        if cost.work is None or self.settings.overhang * cost.share <= self.cpu_left(rows)[0] or not self.pods[row]:
             return 0.0, 0.0
-        beyond = float(self._beyond(rows)[0])
-        return beyond, beyond / float(self._per_core[row])
+        beyond = float(self._beyond(cost, rows)[0])
+        return beyond * float(self._per_core[row]), beyond
 
     def fits_memory(self, cost: Cost, rows: Rows, held: Held = NONE_HELD) -> Bools:
         """``fits`` by memory alone: an empty node that has memory left takes any pod, where no room is held for others.
@@ -263,7 +276,7 @@ class NodeLoads:
 
     def paced(self, cost: Cost, rows: Rows, now: float) -> Bools:
         """Which nodes may be given the work of one such pod now."""
-        if cost.work is None:
+        if cost.work is None or self.unpaced:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
         self.settle()
         paced: Bools = self._pace.free_from(cost, rows, self.settings) <= now
@@ -305,13 +318,9 @@ class NodeLoads:
             waiting: whether pods wait for a place.
             now: seconds.
         """
-        if np.isnan(self._used_at[row]):
-            self._used_at[row], self._used[row] = now, used
-        seconds = min(_MAX_BETWEEN_REPORTS_SECONDS, max(0.0, now - self._used_at[row]))
-        self._used_at[row] = now
-        self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
+        growth = self._idleness.report(row, used, now)
         if waiting and self._is_filled(row):
-            self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * _idle(float(self._used[row])))
+            self.set_head_room(row, self.head_room[row] + growth)
 
     def set_waiting(self, cores: float, rows: Rows = slice(None), held: Held = NONE_HELD) -> None:
         """Note what all waiting pods take together; it counts until the next call.
@@ -328,7 +337,12 @@ class NodeLoads:
         usable = self._usable(rows)
         beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
         most = float(np.maximum(left + beyond, 0.0).sum())
-        self.beyond = settings.last_pods if float(np.maximum(left, 0.0).sum()) < cores <= most else 0.0
+        self.unpaced = bool(settings.last_pods) and cores <= most
+        self.beyond = settings.last_pods if self.unpaced and cores > float(np.maximum(left, 0.0).sum()) else 0.0
+
+    def forget_waiting(self) -> None:
+        """No pods wait that have been counted together (``set_waiting``)."""
+        self.beyond, self.unpaced = 0.0, False
 
     def set_head_room(self, row: int, head_room: float) -> None:
         """Fill the node to that part of its cores, within the bounds that the settings name."""
@@ -341,9 +355,12 @@ def _index(rows: set[int]) -> int | NDArray[np.int64]:
     return next(iter(rows)) if len(rows) == 1 else np.fromiter(rows, np.int64, len(rows))
 
 
-def _idle(used: float) -> float:
-    """Part of a node's CPUs that idles more than it should, of which so much is used; negative where less does.
+def _overhung(cpu: Floats, pods: Floats, share: float, settings: KindSettings) -> Floats:
+    """Cores by which the last of so many pods, which take ``cpu`` together, may hang over.
 
-    A node that idles for the most part has pods that have not begun to work, and head room does not help those.
+    0 for a pod whose share is not light, or not small beside theirs.
     """
-    return _FULL - used if used >= _AT_WORK else 0.0
+    mean_share = cpu / np.maximum(pods, 1.0)
+    is_small = share <= np.minimum(settings.light_share, _SMALL * mean_share)
+    overhung: Floats = np.where(is_small, (1.0 - settings.overhang) * mean_share, 0.0)
+    return overhung

@@ -51,7 +51,8 @@ class Pace:
         buckets = slice(0, 1 + _bucket(cost, settings))
         waited = np.maximum(0.0, now - self._at[row, buckets])
         tokens = self._tokens[row, buckets] + settings.pace * cores * waited
-        tokens = np.minimum(tokens, _max_tokens(cost, cores, settings)) - _paced_work(cost, cores, settings)
+        at_once = _max_tokens(cost, cores, settings)[buckets]
+        tokens = np.minimum(tokens, at_once) - _paced_work(cost, cores, settings)
         self._tokens[row, buckets], self._at[row, buckets] = tokens, now
         self._update(row)
 
@@ -75,10 +76,12 @@ def _bucket(cost: Cost, settings: KindSettings) -> int:
     return _OF_LIGHT if cost.share <= settings.light_share else _OF_ALL
 
 
-def _max_tokens(cost: Cost, cores: float, settings: KindSettings) -> float:
-    """Core-seconds of work that the node is given at once at most, before it takes such a pod."""
+def _max_tokens(cost: Cost, cores: float, settings: KindSettings) -> Floats:
+    """By bucket, core-seconds of work that the node is given at once at most, before it takes such a pod."""
     life = min(cost.held or settings.default_life_seconds, settings.max_paced_seconds)
-    return cores * max(settings.burst * life, settings.min_burst_seconds)
+    bursts = np.array([settings.burst, settings.light_burst])
+    at_once: Floats = cores * np.maximum(bursts * life, settings.min_burst_seconds)
+    return at_once
 
 
 def _paced_work(cost: Cost, cores: float, settings: KindSettings) -> float:

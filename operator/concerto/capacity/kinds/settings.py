@@ -20,11 +20,14 @@ class KindSettings:
             or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods.
         light_share: cores that a light pod takes at most. It does not wait until the work of heavier pods is done: that
             takes as long as many light ones live, and a light pod hardly adds to that work.
+        light_burst: ``burst`` for light pods, whose work is short beside their lives even if they all compute at once.
         max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
             being filled for as long as one lives, and no pods compute in step for that long.
         last_pods: how far a node may be filled beyond its head room, in parts of its cores, if all waiting pods fit
-            then. Otherwise they would wait until others have ended, while CPUs idle. ``max_head_room`` bounds both.
-        overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
+            then. Otherwise they would wait until others have ended, while CPUs idle. ``max_head_room`` bounds both. Nor
+            are such pods paced: no others wait that would compute at the same time. 0: they wait as others do.
+        overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest. Light pods
+            of at most half the mean share of those on the node are placed as if it did not.
         memory: part of the memory that is filled.
         default_memory: bytes that a pod is taken to use while nothing is known.
         default_life_seconds: a pod's life while nothing is known.
@@ -38,6 +41,7 @@ class KindSettings:
     burst: float = 0.15
     min_burst_seconds: float = 1.25
     light_share: float = 0.125
+    light_burst: float = 0.3
     max_paced_seconds: float = 30.0
     last_pods: float = 0.4
     overhang: float = 0.3

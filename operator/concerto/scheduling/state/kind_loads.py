@@ -206,7 +206,7 @@ class KindLoads(PodIndex):
     def gained(self, row: int, before: tuple[float, float]) -> Change:
         """Whether the row's node has more room than before (``left``); a node may be over by units and have it."""
         cpu, memory = self.left(row)
-        gained = cpu > 0.0 and memory > 0.0 and (cpu > before[0] or memory > before[1])
+        gained = (cpu > before[0] or memory > before[1]) and self.loads.has_room(row)
         return Change.CAPACITY if gained else Change.NOTHING
 
     def report(self, row: int, status: NodeCapacityStatus | None, now: float) -> Change:
