@@ -6,8 +6,11 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import urlencode
 
 import aiohttp
 from yarl import URL
@@ -121,7 +124,8 @@ class Transport:
             ConfigError: there are no credentials.
             KubeError: the answer is larger than ``max_bytes``.
         """
-        url = URL(self._config.server + request.path, encoded=True)
+        query = f"?{_query(tuple(request.params.items()))}" if request.params else ""
+        url = URL(f"{self._config.server}{request.path}{query}", encoded=True)
         content_type = request.content_type if request.data is not None else None
 
         async def attempt(credentials: Credentials) -> Answer:
@@ -130,7 +134,6 @@ class Transport:
             async with self._client.request(
                 request.method,
                 url,
-                params=request.params,
                 data=request.data,
                 headers=_headers(credentials, content_type),
                 timeout=timeout,
@@ -146,7 +149,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline) if self._slots.locked() else nullcontext():
                 await self._slots.acquire()
         except TimeoutError as error:
             raise NotSent(f"as many requests as are allowed were in flight for {timeout_seconds:g} s") from error
@@ -260,6 +263,11 @@ def _user_agent() -> str:
         return f"concerto/{version('concerto-k8s')}"
     except PackageNotFoundError:
         return "concerto"
+
+
+@lru_cache(maxsize=64)  # what is sent most has the name of the leader, and nothing else
+def _query(params: tuple[tuple[str, str], ...]) -> str:
+    return urlencode(params, safe="(),!/:")
 
 
 def _headers(credentials: Credentials, content_type: str | None) -> dict[str, str]:
