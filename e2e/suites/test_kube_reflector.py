@@ -11,9 +11,11 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import orjson
 import pytest
 
 from concerto.kube import KubeError, NotFound, Object, Reflector, ReflectorSettings, Resource, Session
+from concerto.kube.initial_events import initial_events
 from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.clusters.proxy import Wire
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually_async
@@ -102,6 +104,18 @@ async def test_the_store_follows_a_collection(session: Session, namespace: str) 
         assert "managedFields" not in reflector.store[namespace, "second"]["metadata"]
         assert state_of(reflector) == await state_on_server(session, namespace)
         assert reflector.lists == 1
+
+
+async def test_all_objects_come_as_the_beginning_of_a_watch(session: Session, namespace: str) -> None:
+    path = CONFIG_MAPS.path(namespace)
+    made = [await session.create(path, config_map(name)) for name in ("a", "b")]
+    events = initial_events(
+        session, path, {"labelSelector": OURS}, decode=orjson.loads, inactivity_seconds=PATIENCE_SECONDS
+    )
+    *objects, (last, bookmark) = [event async for event in events]
+    assert sorted((kind, item["metadata"]["name"]) for kind, item in objects) == [("ADDED", "a"), ("ADDED", "b")]
+    assert last == "BOOKMARK"
+    assert int(bookmark["metadata"]["resourceVersion"]) >= int(made[-1]["metadata"]["resourceVersion"])
 
 
 async def test_what_is_not_needed_is_not_kept(session: Session, namespace: str) -> None:
