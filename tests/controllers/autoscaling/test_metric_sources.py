@@ -217,6 +217,12 @@ async def test_a_formula_with_an_input_that_is_not_known_is_not_known():
     assert "load formula value: input jobs: no metrics returned" in found.message
 
 
+async def test_a_formula_that_is_not_valid_is_reported_before_its_inputs_are_read():
+    found = await formula(refuses(500, "InternalError"), refuses(500, "InternalError"), expression="hits + job")
+    assert found.reason == "FailedGetFormulaMetric"
+    assert "the formula is not valid: job is not the name of an input" in found.message
+
+
 @pytest.mark.parametrize("expression", ["hits * 1e306", "hits * 1e300 + jobs"])
 async def test_a_formula_may_give_more_than_can_be_written(expression):
     found = await formula(says(200, items(value="15")), says(200, items(value="1")), expression=expression)

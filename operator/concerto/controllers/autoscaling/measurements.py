@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from concerto.api.pod import PodView
 from concerto.api.predictivehpa import MetricSpec
 from concerto.autoscaling.decision import Failure
-from concerto.autoscaling.formula import evaluate
+from concerto.autoscaling.formula import check, evaluate
 from concerto.autoscaling.pods import Gone, MetricError, Sample
 from concerto.autoscaling.replicas import (
     MAX_REPLICAS,
@@ -206,6 +206,7 @@ class Measurements:
 
     async def _formula(self, metric: MetricSpec, request: MetricRequest) -> int:
         """Thousandths. One input that is not known leaves the result unknown."""
+        check(metric.expression, (name for name, _ in metric.inputs))
         values: dict[str, float] = {}
         for name, each in metric.inputs:
             try:
