@@ -75,6 +75,48 @@ def test_a_pod_is_bound_and_its_event_says_what_the_decision_was_based_on(concer
                     f"{said[0].split('could take ')[1].split(' ')[0]} more pods by its measured capacity"]  # fmt: skip
 
 
+ADDRESSES, KEYS, TERMS = 600, 400, 300
+"""Nearly as many as a pod may have in the 64 KiB of what Concerto evaluates."""
+
+
+def hostile_pods(namespace: str) -> Iterator[dict[str, Any]]:
+    """What costs most to compare: addresses of one port, labels that one node has, and terms about all namespaces."""
+    for number in range(4):
+        addresses = (f"10.{number}.{i // 250}.{i % 250}" for i in range(ADDRESSES))
+        ports = [{"containerPort": 80, "hostPort": 80, "hostIP": address} for address in addresses]
+        container = {"name": "c", "image": "none.invalid/none", "ports": ports}
+        yield pod(namespace, f"ports-{number}", containers=[container])
+    apart = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"a": "b"}}}
+    yield pod(namespace, "spread", topologySpreadConstraints=[apart | {"topologyKey": f"k{i}"} for i in range(KEYS)])
+    yield pod(namespace, "selects", nodeSelector={f"k{i}": "v" for i in range(KEYS)})
+    for number in range(2):
+        absent = ({"key": f"k{number}-{i}", "operator": "DoesNotExist"} for i in range(TERMS))
+        terms = [
+            {"topologyKey": "t", "namespaceSelector": {}, "labelSelector": {"matchExpressions": [e]}} for e in absent
+        ]
+        refuses = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        yield pod(namespace, f"terms-{number}", affinity=refuses)
+
+
+def test_what_a_user_asks_for_by_the_hundred_keeps_no_other_waiting(concerto_cluster, operator, namespace):
+    """That no callback holds the operator's event loop is asserted when the operator ends."""
+    cluster, keys = concerto_cluster, [f"k{i}" for i in range(KEYS)]
+    cluster.kubectl("create", "rolebinding", "user", "-n", namespace, "--clusterrole=edit", "--user=user")
+    cluster.kubectl("label", "node", "sched-0000", *(f"{key}=v" for key in keys))
+    items = list(hostile_pods(namespace))
+    pods = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    create = ("create", "--as=user", "-f", "-")
+    eventually("the user may create pods", lambda: "created" in cluster.kubectl(*create, stdin=pods, check=False))
+    quiet = f"quiet-{uuid.uuid4().hex[:8]}"
+    cluster.make_namespace(quiet)
+    cluster.apply(pod(quiet, "plain"))
+    eventually("another user's pod is bound", lambda: node_of(cluster, quiet, "plain"))
+    names = [item["metadata"]["name"] for item in items]
+    eventually("so are the others", lambda: all(node_of(cluster, namespace, name) for name in names))
+    cluster.kubectl("label", "node", "sched-0000", *(f"{key}-" for key in keys))
+    cluster.remove_namespace(quiet)
+
+
 def test_a_pod_of_another_scheduler_is_left_alone(concerto_cluster, operator, namespace):
     concerto_cluster.apply(pod(namespace, "other", schedulerName="somebody-else"), pod(namespace, "ours"))
     eventually("ours is bound", lambda: node_of(concerto_cluster, namespace, "ours"))
