@@ -93,7 +93,7 @@ class RandomStorage:
             self._volume(claim, mode, claim)
             spec |= {"volumeName": claim, "storageClassName": WAITS}
         else:
-            spec["storageClassName"] = rng.choice([WAITS, MADE, COUNTED, COUNTED, STRICT, AT_ONCE])
+            spec["storageClassName"] = rng.choice([WAITS, MADE, *[COUNTED] * 5, STRICT, AT_ONCE])
         pod.mount_own(_VOLUME, spec)
 
     def take_name(self, pod: RandomPod) -> None:
@@ -119,7 +119,7 @@ class RandomStorage:
 
     def _capacity(self, name: str) -> None:
         rng = self._rng
-        key, values = rng.choice([(HOSTNAME, self._nodes), (ZONE, ["a", "b", "c"])])
+        key, values = rng.choice([(HOSTNAME, self._nodes), *[(ZONE, ["a", "b", "c"])] * 3])
         amounts: Object = {"capacity": rng.choice([*_SIZES, "10Gi", "100Gi"])} if rng.random() < 0.9 else {}
         if rng.random() < 0.3:
             amounts["maximumVolumeSize"] = rng.choice(_SIZES)
