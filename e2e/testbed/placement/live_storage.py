@@ -73,13 +73,17 @@ class LiveStorage:
                 self._put(await self._get(_VOLUME, None, volume))
 
     async def forget_own_claims(self, pod: Object) -> None:
-        """Delete the claims that were made for this pod alone."""
+        """Delete the claims that were made for this pod alone; their volumes are free for new ones of that name."""
         uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
         for name in own_claims(pod):
             claim = await self._get(_CLAIM, namespace, name)
             if any(owner["uid"] == uid for owner in claim["metadata"].get("ownerReferences", ())):
                 await self._session.delete(PERSISTENT_VOLUME_CLAIMS.path(namespace, name))
                 self.objects = [o for o in self.objects if o["metadata"]["uid"] != claim["metadata"]["uid"]]
+                if volume := claim["spec"].get("volumeName"):
+                    free = {"spec": {"claimRef": {"uid": None, "resourceVersion": None}}}
+                    patched = await self._session.patch(PERSISTENT_VOLUMES.path(name=volume), free)
+                    self._put(await self._settled({**patched, "kind": _VOLUME}))
 
     async def remove(self) -> None:
         """Delete what ``create`` and the controller have made."""
