@@ -20,6 +20,7 @@ from concerto.kube import ClusterConfig, NotFound, OutcomeUnknown, Session
 from concerto.kube.resources import PODS, REPLICA_SETS
 from e2e.bench import scale_pods
 from e2e.bench.bound import BoundTimes, bound_times
+from e2e.bench.cores import cores_used, in_words
 from e2e.bench.profile import Profiler
 from e2e.bench.running import telemetry_writes
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
@@ -81,6 +82,7 @@ class Run:
         session: an administrator's.
         size: what is measured on.
         say: takes lines of progress.
+        nodes: PID of the process that plays the nodes.
         leader: the operator that leads.
         standby: the other one.
         figures: what was measured so far.
@@ -91,6 +93,7 @@ class Run:
     session: Session
     size: Size
     say: Say
+    nodes: int
     leader: Process
     standby: Process
     figures: dict[str, Any]
@@ -133,9 +136,9 @@ def measure(size: Size, say: Say, figures: dict[str, Any], *, profiles: bool = F
         for number in range(scale_pods.TEAMS):
             plane.make_namespace(scale_pods.team(number))
         say(f"{size.nodes} simulated nodes whose agents publish what pods cost by kind")
-        with hollow_nodes(plane, size.nodes, "--kinds", "--keep", "--cores", "8", "--memory", "32Gi"):
+        with hollow_nodes(plane, size.nodes, "--kinds", "--keep", "--cores", "8", "--memory", "32Gi") as nodes:
             _load(plane, size, say)
-            asyncio.run(_measure(plane, size, say, figures, profiles=profiles))
+            asyncio.run(_measure(plane, size, say, figures, nodes=nodes.pid, profiles=profiles))
 
 
 def _load(plane: LocalControlPlane, size: Size, say: Say) -> None:
@@ -185,10 +188,12 @@ def by_many(kubeconfig: Path, what: str, nodes: int, count: int, say: Say) -> No
         raise RuntimeError(f"{failed[0]} failed")
 
 
-async def _measure(plane: LocalControlPlane, size: Size, say: Say, figures: dict[str, Any], *, profiles: bool) -> None:
+async def _measure(
+    plane: LocalControlPlane, size: Size, say: Say, figures: dict[str, Any], *, nodes: int, profiles: bool
+) -> None:
     leader, standby = (operator_process(plane, plane.logs, name) for name in ("leader", "standby"))
     async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
-        run = Run(plane, session, size, say, leader, standby, figures, profiles)
+        run = Run(plane, session, size, say, nodes, leader, standby, figures, profiles)
         try:
             await _start_and_place(run)
             await _start_standby(run)
@@ -311,14 +316,15 @@ async def _arrive(run: Run) -> None:
             await run.session.create(path, body, timeout_seconds=60)
             created[body["metadata"]["name"]] = time.monotonic()
 
-    async with bound_times(run.session, "arrivals") as bound:
-        began, tasks = time.monotonic(), []
-        for index, body in enumerate(bodies):
-            tasks.append(asyncio.create_task(create(body)))
-            await asyncio.sleep(max(0.0, began + index / size.per_second - time.monotonic()))
-        await asyncio.gather(*tasks)
-        rate = size.arrivals / (time.monotonic() - began)
-        left = await bound.wait(set(created), 120)
+    with cores_used(run.plane.children, nodes=run.nodes, leader=run.leader.pid, standby=run.standby.pid) as cores:
+        async with bound_times(run.session, "arrivals") as bound:
+            began, tasks = time.monotonic(), []
+            for index, body in enumerate(bodies):
+                tasks.append(asyncio.create_task(create(body)))
+                await asyncio.sleep(max(0.0, began + index / size.per_second - time.monotonic()))
+            await asyncio.gather(*tasks)
+            rate = size.arrivals / (time.monotonic() - began)
+            left = await bound.wait(set(created), 120)
     # A pod may be seen bound before the answer to its creation has come back
     times = sorted(max(0.0, bound.at[name] - at) for name, at in created.items() if name in bound.at)
     p50, p99 = (times[int(share * (len(times) - 1))] for share in (0.5, 0.99))
@@ -326,6 +332,7 @@ async def _arrive(run: Run) -> None:
     run.say(
         f"  {rate:.0f}/s came; median {1000 * p50:.0f} ms, 99th percentile {1000 * p99:.0f} ms; {len(left)} unbound"
     )
+    run.say(f"  cores in use meanwhile: {in_words(cores)}")
 
 
 async def _judge(run: Run) -> None:

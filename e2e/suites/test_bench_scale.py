@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from e2e.bench.cores import cores_used, in_words
 from e2e.bench.scale import Size
 from e2e.bench.scale_pods import existing_pod, job_pod, replica_set
 from e2e.bench.scale_results import ROWS, keep, load, table, verdicts, write_docs
@@ -62,3 +64,10 @@ def test_sizes_of_several_runs_become_one_table_in_the_page(tmp_path: Path) -> N
 def test_a_figure_that_is_missing_meets_and_misses_no_goal(row) -> None:
     assert row.shown({}) == "–"
     assert row.is_met({}) is None
+
+
+def test_cores_in_use_are_counted_by_process() -> None:
+    with cores_used({}, parent=os.getppid()) as used:
+        assert not used
+    assert {*used} == {"parent", "load"}
+    assert in_words({"etcd": 0.311, "leader": 0.5}) == "leader 0.50, etcd 0.31"
