@@ -230,15 +230,10 @@ def _before(past: Floats, samples: int = 4) -> Floats:
 def _with_rises_that_came(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats) -> _Candidate:
     """The candidate with each rise as high as its rises came to be: after steps, no line leads on."""
     level = np.maximum(candidate.level, 0.0)
-    load = np.fmax(level[:, -1], SMALL_LOAD)
-    prior = (basis.settings.rise_prior * load) ** 2
-    share = share_that_came(np.maximum(candidate.past - level, 0.0), actual - level, weights, prior)
-
-    def scaled(peak: Floats, level: Floats, share: Floats) -> Floats:
-        return np.where(peak > level, level + share * (peak - level), peak)
-
-    past, now = scaled(candidate.past, level, share[:, None]), scaled(candidate.now, level[:, -1], share)
-    return replace(candidate, past=past, now=now)
+    rise, rise_now = np.maximum(candidate.past - level, 0.0), np.maximum(candidate.now - level[:, -1], 0.0)
+    prior = (basis.settings.rise_prior * np.fmax(level[:, -1], SMALL_LOAD)) ** 2
+    missed = 1.0 - share_that_came(rise, actual - level, weights, prior)
+    return replace(candidate, past=candidate.past - missed[:, None] * rise, now=candidate.now - missed * rise_now)
 
 
 def _judge(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats) -> _Judged:
@@ -256,7 +251,7 @@ def _judge(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats
     stretch = np.sqrt(basis.steps / basis.tested)
     # The margin for what was never seen does not count against the model
     upper = (candidate.past + seen[:, None]) / (1.0 + settings.upper_room)
-    asked = np.where(np.isfinite(error), np.fmax(candidate.past / (1.0 + settings.expected_room), upper), np.nan)
+    asked = np.fmax(candidate.past / (1.0 + settings.expected_room), upper)
     return _Judged(candidate.now + margin * stretch, _cost(basis, asked, actual, weights), error)
 
 

@@ -128,34 +128,26 @@ def share_that_came(forecast: Floats, came: Floats, weights: Floats, prior: Floa
 def decision_cost(
     asked: Floats, load: Floats, actual: Floats, room: float, fractile: Floats, weights: Floats
 ) -> Floats:
-    """Mean cost of what forecasts asked for above what current metrics ask for anyway, per object; see `pinball`.
+    """Mean cost of what forecasts asked for above what current metrics ask for anyway, per object.
 
-    A replica is missing only where load exceeds the room that the target leaves. It is surplus only if neither the load
-    of then nor that at the horizon needed it.
+    A replica too few costs ``fractile``, one too many the rest of 1. One is missing only where load exceeds the room that
+    the target leaves, and surplus only if neither the load of then nor that at the horizon needed it.
 
     Args:
         asked: replicas, objects x samples; NaN where there was no forecast.
         load: at that time.
         actual: at the horizon.
         room: share of the load at the target that replicas bear on top of it.
-        fractile: as for `pinball`.
+        fractile: one per object.
         weights: of the samples.
     """
-    replicas = np.maximum(load, asked)
+    replicas, share = np.maximum(load, asked), fractile[:, None]
     missing = np.maximum(actual / (1.0 + room) - replicas, 0.0)
     surplus = np.maximum(replicas - np.maximum(load, actual), 0.0)
-    return pinball(missing - surplus, fractile, weights)
-
-
-def pinball(error: Floats, fractile: Floats, weights: Floats) -> Floats:
-    """Mean cost of being wrong: ``fractile`` a replica too few, the rest of 1 a replica too many."""
-    known = np.isfinite(error)
-    miss = np.where(known, error, 0.0)
-    tau = fractile[:, None]
-    cost = np.where(miss > 0, tau * miss, (tau - 1) * miss)
-    total = (known * weights).sum(axis=1)
+    cost = share * missing + (1.0 - share) * surplus
+    known = np.isfinite(cost)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((cost * weights).sum(axis=1) / total)
+        return np.asarray((np.where(known, cost, 0.0) @ weights) / (known @ weights))
 
 
 def weighted_error(error: Floats, actual: Floats) -> Floats:
