@@ -130,8 +130,8 @@ def decision_cost(
 ) -> Floats:
     """Mean cost of what forecasts asked for above what current metrics ask for anyway, per object.
 
-    A replica too few costs ``fractile``, one too many the rest of 1. One is missing only where load exceeds the room that
-    the target leaves, and surplus only if neither the load of then nor that at the horizon needed it.
+    A replica too few costs ``fractile``, one too many the rest of 1. A replica is missing only where load exceeds the
+    room that the target leaves, and surplus only if neither the load of then nor that at the horizon needed it.
 
     Args:
         asked: replicas, objects x samples; NaN where there was no forecast.
