@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.testbed.clusters import Cluster
 from e2e.testbed.failpoints import Failpoint
 from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
 from e2e.testbed.recorder import Recorder
@@ -68,6 +69,12 @@ def replicas(concerto_cluster, failpoint: Failpoint) -> Iterator[Replicas]:
                 operator.stop()
 
 
+def are_bound(cluster: Cluster, namespace: str, job: str) -> bool:
+    """Whether all pods of the Job that there are have a node."""
+    pods = cluster.get("pods", "-n", namespace, "-l", f"job={job}")["items"]
+    return all(pod["spec"].get("nodeName") for pod in pods)
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("point", "action"), ENDS)
 def test_nothing_is_lost_where_the_operator_ends(replicas, failpoint, namespace, say, point, action):
@@ -83,10 +90,7 @@ def test_nothing_is_lost_where_the_operator_ends(replicas, failpoint, namespace,
                     os.kill(pid, signal.SIGCONT)
             eventually(
                 f"the pods of turn {turn} are bound",
-                lambda turn=turn: all(
-                    pod["spec"].get("nodeName")
-                    for pod in cluster.get("pods", "-n", namespace, "-l", f"job=turn-{turn}")["items"]
-                ),
+                lambda turn=turn: are_bound(cluster, namespace, f"turn-{turn}"),
                 5 * PATIENCE_SECONDS,
             )
         left = replicas.system.wait_no_batches()
@@ -101,3 +105,25 @@ def test_nothing_is_lost_where_the_operator_ends(replicas, failpoint, namespace,
     assert not verdict.late, "\n".join(verdict.late)
     assert not verdict.violations, "\n".join(verdict.violations)
     assert verdict.pods_bound >= PODS * (TURNS or 1)
+
+
+def test_a_leader_that_stood_still_goes_on_where_nobody_has_taken_its_lease_over(replicas, failpoint, namespace):
+    cluster = replicas.system.cluster
+    failpoint.set("after-placement-record", "stop")
+    cluster.apply(busybox_job("alone", namespace, "job", ["true"], pods=PODS, parallelism=PODS))
+    eventually("the leader stands still", lambda: failpoint.is_reached() and replicas.stopped(), PATIENCE_SECONDS)
+    leader = replicas.stopped()
+    for pid in {operator.pid for operator in replicas.operators if operator.is_running()}.difference(leader):
+        os.kill(pid, signal.SIGSTOP)
+    standing = replicas.stopped()
+    time.sleep(STOPPED_SECONDS)
+    for pid in leader:
+        os.kill(pid, signal.SIGCONT)
+    eventually(
+        "its pods are bound",
+        lambda: are_bound(cluster, namespace, "alone"),
+        PATIENCE_SECONDS,
+    )
+    for pid in standing:
+        os.kill(pid, signal.SIGCONT)
+    assert not replicas.system.wait_no_batches()
