@@ -85,7 +85,7 @@ def _concerto(control_plane: LocalControlPlane, nodes: RealNodes, say: Say) -> I
     install(control_plane)
     control_plane.apply(_PROFILE)
     say("operator and agents, each with its own service account token; kube-scheduler does not run (10 s)")
-    operator = operator_process(control_plane, control_plane.logs)
+    operator = operator_process(control_plane, control_plane.logs, restarts=True)
     agents = {node.name: agent_on(control_plane, node, control_plane.logs) for node in nodes}
     with contextlib.ExitStack() as stack:
         for process in (operator, *agents.values()):
