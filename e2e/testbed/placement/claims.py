@@ -8,6 +8,7 @@ from typing import Any
 from e2e.testbed.placement.amounts import amount
 
 Object = Mapping[str, Any]
+_OTHER_ZONE = "zone of a volume"
 _ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 
 
@@ -33,7 +34,9 @@ class Storage:
                 continue
             if "ReadWriteOncePod" in claim["spec"]["accessModes"] and self._is_used(claim):
                 found.add("a claim for one pod that another uses")
-            found |= self._broken_by(claim, node)
+            broken = self._broken_by(claim, node)
+            # kube-scheduler compares zones for the claims that pods name, and not for those of ephemeral volumes
+            found |= broken - {_OTHER_ZONE} if claim in self._own_claims(pod) else broken
         if any(claim and not _is_owned(claim, pod) for claim in self._own_claims(pod)):
             found.add("a claim that was made for another pod")
         return found | self._beyond_limit(pod, node)
@@ -121,7 +124,7 @@ class Storage:
             for key in _ZONES:
                 zones = (volume["metadata"].get("labels") or {}).get(key)
                 if zones and labels.get(key) not in zones.split("__"):
-                    found.add("zone of a volume")
+                    found.add(_OTHER_ZONE)
         return found
 
     def _beyond_limit(self, pod: Object, node: Object) -> set[str]:
