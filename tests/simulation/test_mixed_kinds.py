@@ -100,6 +100,14 @@ def test_a_sample_of_the_comparison_holds():
     assert len(kinds_table(results)) == 2 + len(results)
 
 
+def test_pods_that_fit_the_cluster_at_once_are_not_spread_over_time():
+    load = PodLoad(wait_seconds=4.0, core_seconds=25.0, threads=2)
+    setup = Setup(nodes=(NodeSpec(count=10, cores=8.0),), jobs=(JobSpec("etl", 60, load),))
+    ours, fitting = (World(setup, make(policy), 1).run().summary() for policy in ("concerto-known", "kube-costs@0.7"))
+    assert ours["jct_s"] < 1.05 * fitting["jct_s"]
+    assert ours["pct_s"]["mean"] < 1.10 * fitting["pct_s"]["mean"]
+
+
 def test_complementary_pods_get_more_work_done_than_if_one_number_of_each_were_known():
     whole = scenario.load("kinds-complementary").setup
     jobs = tuple(replace(job, count=job.count // 8) for job in whole.jobs)
