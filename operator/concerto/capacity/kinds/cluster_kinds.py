@@ -70,19 +70,20 @@ class _Rows:
         self._place = array("q")  # of each row in its key's rows
         self._free: list[int] = []
 
-    def take(self, key: _Key) -> int:
-        """A row for one more node that knows the key."""
-        if not self._free:
+    def take(self, keys: Sequence[_Key]) -> list[int]:
+        """For each key a row, for one more node that knows it."""
+        if len(self._free) < len(keys):
             count = len(self.sums)
-            more = max(1024, count // 4)
+            more = max(1024, count // 4, len(keys))
             self.sums = np.concatenate([self.sums, np.zeros((more, len(FIELDS)))])
             self._place.extend([0] * more)
-            self._free.extend(range(count + more - 1, count - 1, -1))
-        row = self._free.pop()
-        self.sums[row] = np.nan
-        self._place[row] = len(key.rows)
-        key.rows.append(row)
-        return row
+            self._free[:0] = range(count + more - 1, count - 1, -1)
+        rows = [self._free.pop() for _ in keys]
+        self.sums[rows] = np.nan
+        for key, row in zip(keys, rows):
+            self._place[row] = len(key.rows)
+            key.rows.append(row)
+        return rows
 
     def free(self, key: _Key, row: int) -> None:
         """The node does not know the key any more."""
@@ -186,14 +187,10 @@ class ClusterKinds:
             rows, parts = dict(zip(names, before.rows.tolist())), dict(zip(names, before.parts))
             gone = parts.keys() - {*keys}
             self._take_off({key: (rows[key], parts[key]) for key in gone})
-        found = []
-        for key in keys:
-            if (known := self._keys.get(key)) is None:
-                known = self._keys[key] = _Key(key)
-            if key not in rows:
-                rows[key], parts[key] = self._rows.take(known), 0.0
-            found.append(known)
-        return _Node(found, np.array([rows[key] for key in keys], dtype=np.intp), [parts[key] for key in keys])
+        found = [self._keys.get(key) or self._keys.setdefault(key, _Key(key)) for key in keys]
+        new = [key for key in found if key.name not in rows]
+        rows |= zip([key.name for key in new], self._rows.take(new))
+        return _Node(found, np.array([rows[key] for key in keys], dtype=np.intp), [parts.get(key, 0.0) for key in keys])
 
     def remove_node(self, node: str) -> None:
         """The node is gone, or has not reported for too long."""
