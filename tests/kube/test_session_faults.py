@@ -133,7 +133,8 @@ async def test_other_refusals_are_final_and_keep_their_words() -> None:
 async def test_a_request_is_encoded_once() -> None:
     async with faulty([FINE]) as server:
         await server.session.get("/a%2Fb", params={"labelSelector": "a in (b,c),d!=e"})
-        assert server.seen == ["GET /a%2Fb?labelSelector=a+in+(b,c),d!%3De"]
+        await server.session.get("/x?dryRun=All", params={"fieldManager": "ü"})
+        assert server.seen == ["GET /a%2Fb?labelSelector=a+in+(b,c),d!%3De", "GET /x?dryRun=All&fieldManager=%C3%BC"]
 
 
 async def test_creations_and_statuses_of_others_bear_the_name_of_their_writer() -> None:

@@ -124,8 +124,7 @@ class Transport:
             ConfigError: there are no credentials.
             KubeError: the answer is larger than ``max_bytes``.
         """
-        query = f"?{_query(tuple(request.params.items()))}" if request.params else ""
-        url = URL(f"{self._config.server}{request.path}{query}", encoded=True)
+        url = URL(f"{self._config.server}{_target(request.path, request.params)}", encoded=True)
         content_type = request.content_type if request.data is not None else None
 
         async def attempt(credentials: Credentials) -> Answer:
@@ -263,6 +262,10 @@ def _user_agent() -> str:
         return f"concerto/{version('concerto-k8s')}"
     except PackageNotFoundError:
         return "concerto"
+
+
+def _target(path: str, params: Mapping[str, str] | None) -> str:
+    return f"{path}{'&' if '?' in path else '?'}{_query(tuple(params.items()))}" if params else path
 
 
 @lru_cache(maxsize=64)  # what is sent most has the name of the leader, and nothing else
