@@ -109,6 +109,11 @@ def test_pods_do_not_wait_for_the_work_of_others_if_all_that_wait_find_room():
     assert not cluster.kinds.loads.unpaced, "it is over with the cycle"
 
 
+def test_the_last_pods_that_go_beyond_the_head_room_are_paced():
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
+    assert 0 < len(run(cluster, *(pod(f"p-{i}") for i in range(50))).decisions) < 50
+
+
 def test_a_scheduler_that_begins_anew_goes_on_at_the_pace_of_the_one_before():
     made = [pod(f"p-{i}") for i in range(70)]
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))

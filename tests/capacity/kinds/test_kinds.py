@@ -557,13 +557,13 @@ def test_nodes_that_take_no_pods_have_no_room_beyond_their_head_room_either():
     assert nodes.beyond == 0.0
 
 
-@pytest.mark.parametrize(("waiting", "paced"), [(2.0, True), (6.1, True), (6.3, False), (math.inf, False)])
+@pytest.mark.parametrize(("waiting", "paced"), [(2.0, True), (4.5, True), (4.7, False), (math.inf, False)])
 def test_pods_are_not_paced_if_all_that_wait_find_room(waiting, paced):
     nodes, pod = loads(nodes=1), cost(0.5, work=40.0)
     nodes.add_pod(0, cost(0.0))
     for _ in range(2):
         nodes.give_work(0, pod, 0.0)
-    # 4.6 cores are left, and 1.6 beyond
+    # 4.6 cores are left
     nodes.set_waiting(waiting)
     assert nodes.paced(pod, ALL, 0.0)[0] == paced
     assert np.isinf(nodes.seconds_until_paced(pod, ALL, 0.0)) == paced

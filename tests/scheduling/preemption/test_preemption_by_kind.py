@@ -45,10 +45,10 @@ def test_as_many_are_evicted_as_make_room_by_what_they_cost():
 def test_nobody_is_evicted_for_a_node_that_first_does_the_work_of_others():
     cluster = cluster_knowing(40.0, 400.0)
     placed = schedule(
-        cluster, [pod(f"p-{i}") for i in range(20)], {"concerto": profile()}, now=NOW,
+        cluster, [pod(f"p-{i}") for i in range(100)], {"concerto": profile()}, now=NOW,
         generator=np.random.default_rng(1),
     )  # fmt: skip
-    assert 0 < len(placed.decisions) < 20
+    assert 0 < len(placed.decisions) < 46  # as many would fit, each with a tenth of a core
     found = outcome(cluster, pod("p-x", priority=100))
     assert found.candidate is None
     assert found.message.startswith("preemption: not needed: 1 node(s) can take the pod once")

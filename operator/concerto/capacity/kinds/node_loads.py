@@ -64,7 +64,7 @@ class NodeLoads:
         pods: (N,) pods placed.
         head_room: (N,) see ``KindSettings``.
         beyond: what nodes are filled to beyond it now (``KindSettings.last_pods``), in parts of their cores.
-        unpaced: whether all pods that wait find room, so that they are not paced.
+        unpaced: whether all pods that wait find room within it, so that they are not paced.
     """
 
     def __init__(self, settings: KindSettings | None = None) -> None:
@@ -336,9 +336,9 @@ class NodeLoads:
         settings, left = self.settings, self.cpu_left(rows) - held.cpu
         usable = self._usable(rows)
         beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
-        most = float(np.maximum(left + beyond, 0.0).sum())
-        self.unpaced = bool(settings.last_pods) and cores <= most
-        self.beyond = settings.last_pods if self.unpaced and cores > float(np.maximum(left, 0.0).sum()) else 0.0
+        within, most = (float(np.maximum(room, 0.0).sum()) for room in (left, left + beyond))
+        self.unpaced = bool(settings.last_pods) and cores <= within
+        self.beyond = settings.last_pods if within < cores <= most else 0.0
 
     def forget_waiting(self) -> None:
         """No pods wait that have been counted together (``set_waiting``)."""

@@ -53,6 +53,7 @@ class Namespaces:
         before = self._labels.get(name)
         if before == labels:
             return Change.NOTHING
+        added = frozenset((labels or _NONE).items())  # raises TypeError for values that are not text, before any change
         for label in (before or _NONE).items():
             self._with_label[label].discard(name)
             if not self._with_label[label]:
@@ -61,7 +62,7 @@ class Namespaces:
             del self._labels[name]
         else:
             self._labels[name] = labels
-        for label in (labels or _NONE).items():
+        for label in added:
             self._with_label.setdefault(label, set()).add(name)
         self._matching.clear()
         return Change.PLACED
