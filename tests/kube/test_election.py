@@ -141,6 +141,27 @@ async def test_a_suspended_leader_that_was_succeeded_stops(server: LeaseServer) 
             assert a.election.field_manager == "concerto-leader-0"
 
 
+LED_MEANWHILE = {
+    "the successor has given the Lease back": {"holderIdentity": "", "leaseTransitions": 1},
+    "the Lease was deleted": None,
+}
+
+
+@pytest.mark.parametrize("spec", LED_MEANWHILE.values(), ids=LED_MEANWHILE)
+async def test_a_suspended_leader_whose_successor_has_gone_stops(
+    server: LeaseServer, spec: dict[str, object] | None
+) -> None:
+    """What it had planned may contradict what the successor has written, and would bear a newer number than that."""
+    clock = Clock()
+    async with leader(server, "a", clock) as a:
+        assert server.lease is not None
+        clock.ahead += 60
+        server.lease = None if spec is None else {**server.lease, "spec": {**server.lease["spec"], **spec}}
+        await until(lambda: a.lost)
+        assert a.election.remaining_seconds() == 0
+        assert a.election.field_manager == "concerto-leader-0"
+
+
 async def test_a_deleted_lease_is_made_again_by_its_holder(server: LeaseServer) -> None:
     async with leader(server, "a") as a, candidate(server, "b") as b:
         await until(lambda: b.election.holder == "a")

@@ -12,7 +12,8 @@ that was confirmed. Nobody else takes over before ``lease_duration`` after they 
 for ``lease_duration - renew_deadline`` after a leader has stopped there is no other: whatever it had sent (bindings)
 must have ended, by its timeout, within that time. Only durations on each one's own clock enter, and that clock
 goes on while the machine is suspended. A Lease that is deleted ends nobody's right: its holder makes it again with its
-next renewal, and candidates who saw a holder wait ``lease_duration`` from when they first missed it.
+next renewal, and candidates who saw a holder wait ``lease_duration`` from when they first missed it. A holder never
+takes a Lease again that it finds without a holder: another one may have led and given it back while it stood still.
 docs/architecture.md, "Leadership and fencing", lists what can still arrive late.
 """
 
@@ -167,8 +168,10 @@ class LeaseLock:
             is_taken = self._lease is not None and self.holder != self.identity
             if is_taken or (is_last and self.remaining_seconds() <= 0):
                 self._renewed_at = None
-                problem = f"lost it to {self.holder}" if is_taken else "could not renew it in time"
-                logger.error("%s no longer holds %s: it %s", self.identity, self, problem)
+                problem = "it could not renew it in time"
+                if is_taken:
+                    problem = f"it lost it to {self.holder}" if self.holder else "somebody else has given it back"
+                logger.error("%s no longer holds %s: %s", self.identity, self, problem)
                 return
 
     async def release(self) -> None:
@@ -240,6 +243,10 @@ class LeaseLock:
 
     def _is_mine_to_write(self) -> bool:
         spec = self._last_spec
+        if self._renewed_at is not None:
+            # A holder renews and never takes: where the Lease is free, or gone after the deadline, another may have led
+            is_ours = spec.get("holderIdentity") == self.identity
+            return is_ours and (self._lease is not None or self.remaining_seconds() > 0)
         if not spec.get("holderIdentity") or spec["holderIdentity"] == self.identity:
             return True
         return self._clock() >= self._observed_at + float(spec.get("leaseDurationSeconds") or 0)
