@@ -47,7 +47,9 @@ async def breaks(request: web.Request) -> None:
     request.transport.abort()
 
 
-async def follow(answers: list[Any], until: Callable[[Reflector], bool]) -> tuple[Reflector, list[str], list[str]]:
+async def follow(
+    answers: list[Any], until: Callable[[Reflector], bool], trim: Callable[[Object], Object] | None = None
+) -> tuple[Reflector, list[str], list[str]]:
     """What a reflector reported, and what it asked for, until ``until`` holds."""
     reported: list[str] = []
 
@@ -62,7 +64,7 @@ async def follow(answers: list[Any], until: Callable[[Reflector], bool]) -> tupl
 
     done = asyncio.Event()
     async with faulty(answers) as server:
-        reflector = Reflector(server.session, THINGS, on_change=report, settings=QUICK)
+        reflector = Reflector(server.session, THINGS, on_change=report, settings=QUICK, trim=trim)
         task = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(20):
@@ -221,6 +223,38 @@ async def test_what_has_not_changed_is_not_reported_again_by_the_beginning_of_a_
     ]
     _, reported, _ = await follow(answers, lambda r: ("ns", "last") in r.store)
     assert reported == ["+same", "+new", "+old", "-old", "~new", "+last"]
+
+
+async def test_what_has_not_changed_is_not_kept_twice_while_the_beginning_of_a_watch_comes_in() -> None:
+    kept: list[str] = []
+
+    def trim(item: Object) -> Object:
+        kept.append(item["metadata"]["name"])
+        return item
+
+    answers = [
+        page(5, thing("a", 1)),
+        streams(error(410, "Expired")),
+        page(7, thing("a", 1), more="token"),
+        refuses(410, "Expired"),
+        streams(event("ADDED", thing("a", 1)), event("ADDED", thing("b", 8)), initial_end(9)),
+        streams(then=for_ever),
+    ]
+    await follow(answers, has("a", "b"), trim)
+    assert kept == ["a", "b"]
+
+
+async def test_an_object_that_the_beginning_of_a_watch_shows_as_it_was_and_then_as_it_is_is_no_other_state() -> None:
+    answers = [
+        page(5, thing("a", 5)),
+        streams(error(410, "Expired")),
+        page(5, thing("a", 5), more="token"),
+        refuses(410, "Expired"),
+        streams(event("ADDED", thing("a", 3)), event("MODIFIED", thing("a", 5)), initial_end(6)),
+        streams(event("ADDED", thing("b", 7)), then=for_ever),
+    ]
+    _, reported, _ = await follow(answers, has("a", "b"))
+    assert reported == ["+a", "+b"]
 
 
 async def test_a_storage_that_was_restored_is_seen_in_the_beginning_of_a_watch_too() -> None:

@@ -276,25 +276,30 @@ class Reflector:
                 elif kind == "DELETED":
                     found.pop(_key(item), None)
                 else:
-                    found[_key(item)] = self._trimmed(item)
+                    # What has not changed is not kept twice; what is older than the store may still change
+                    found[_key(item)] = self._same(item) or self._trimmed(item)
         except TooManyRequests:
             raise
         except (ApiError, ValueError) as error:
             raise _Relist(str(error), at_once=False) from error
         self._streams = True
         self._compare(version)
-        return {key: self._unchanged(item) or item for key, item in found.items()}, version
+        for item in found.values():
+            self._unchanged(item)
+        return found, version
+
+    def _same(self, item: Object) -> Object | None:
+        """The object as it is in the store, if this is the same version of it."""
+        old = self.store.get(_key(item))
+        return old if old is not None and (old is item or _version(old) == _version(item)) else None
 
     def _unchanged(self, item: Object) -> Object | None:
-        """The object as it is in the store, if this is the same version of it."""
-        key = _key(item)
-        old = self.store.get(key)
-        if old is not None and _version(old) == _version(item):
-            return old
-        if not_newer(item["metadata"]["resourceVersion"], self._seen_version):
+        """`_same`, of a complete list."""
+        same = self._same(item)
+        if same is None and not_newer(item["metadata"]["resourceVersion"], self._seen_version):
             # Too old not to be in the store: restored, while revisions go on from where they were
-            raise StorageWentBack(f"{self._path} shows {'/'.join(key)} as it was before")
-        return None
+            raise StorageWentBack(f"{self._path} shows {'/'.join(_key(item))} as it was before")
+        return same
 
     async def _watch(self) -> None:
         """One watch, from where the last one ended. Returns when the server ends it properly."""
