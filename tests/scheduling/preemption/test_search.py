@@ -105,6 +105,32 @@ def test_candidates_that_another_search_has_left_are_looked_at_only_when_they_ar
     assert nodes.looked_at == ["n100", "n0", "n2"]
 
 
+def test_the_search_goes_on_if_nothing_is_left_of_what_another_search_has_found():
+    nodes = Nodes(**{f"n{i}": [1] for i in range(500)})
+    earlier = nodes.search()
+    finish(earlier)
+    nodes.left |= {f"n{i}": [] for i in range(100)}
+    search = CandidateSearch(list(nodes.left), nodes.look, known=earlier.candidates)
+    finish(search)
+    assert search.take(ASKS, at_once=False) is None
+    assert not search.finished
+    while (found := search.take(ASKS, at_once=False)) is None:
+        finish(search)
+    assert found.node == "n100"
+
+
+def test_the_search_goes_on_if_all_that_is_left_violates_a_budget():
+    nodes = Nodes(violations={"n1"}, **{f"n{i}": [1] for i in range(3)})
+    known = [nodes.look(ASKS, "n0"), nodes.look(ASKS, "n1")]
+    search = CandidateSearch(list(nodes.left), nodes.look, known=known)
+    search._enough = 2
+    nodes.left["n0"] = []
+    assert search.finished
+    assert search.take(ASKS, at_once=False) is None
+    finish(search)
+    assert search.take(ASKS, at_once=False).node == "n2"
+
+
 def test_the_node_of_an_earlier_nomination_is_looked_at_first_and_goes_before_better_ones():
     nodes = Nodes(a=[1], b=[5], c=[2])
     search = nodes.search()

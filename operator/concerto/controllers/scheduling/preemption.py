@@ -130,11 +130,12 @@ class PreemptionController:
     async def _search_for(self, pod: PodView, search: Preemption, spent: _CpuTime) -> bool:
         """Find pods to evict for one pod; returns whether some were found."""
         outcome = search.begin(pod)
-        while outcome is None and spent.total < self._settings.max_search_seconds and search.look_at_next(pod):
-            await self._share_the_loop(spent)
-        if not self._is_without_node(pod.uid):
-            return False
-        outcome = search.take(pod) if outcome is None else outcome
+        while outcome is None:
+            while (in_time := spent.total < self._settings.max_search_seconds) and search.look_at_next(pod):
+                await self._share_the_loop(spent)
+            if not self._is_without_node(pod.uid):
+                return False
+            outcome = search.take_if_enough(pod) if in_time else search.take(pod)
         self._take(pod, outcome)
         return outcome.candidate is not None
 

@@ -138,7 +138,14 @@ class Preemption:
 
     def take(self, pod: PodView) -> Outcome:
         """What came of it for one of the pods, by the nodes that were looked at."""
-        candidate = self._search.take(pod, self._cluster.nominations.node_of(pod.uid))
+        return self._outcome(self._search.take(pod, self._cluster.nominations.node_of(pod.uid)))
+
+    def take_if_enough(self, pod: PodView) -> Outcome | None:
+        """The same; None if so many candidates are not what they were that more nodes are to be looked at."""
+        candidate = self._search.take(pod, self._cluster.nominations.node_of(pod.uid), at_once=False)
+        return None if candidate is None and not self._search.finished else self._outcome(candidate)
+
+    def _outcome(self, candidate: Candidate | None) -> Outcome:
         if candidate is None:
             return Outcome(self._message(), withdraws=True)
         message = (

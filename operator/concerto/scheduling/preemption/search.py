@@ -62,11 +62,17 @@ class CandidateSearch:
             self._nodes.remove(node)
             self._look_at(pod, node)
 
-    def take(self, pod: PodView, nominated_node: str = "") -> Candidate | None:
-        """The best candidate for the pod, as it is now; None if the search has to go on, or has found no candidate.
+    def take(self, pod: PodView, nominated_node: str = "", *, at_once: bool = True) -> Candidate | None:
+        """The best candidate for the pod, as it is now; None if there is none, or not yet.
 
         Others may have been nominated for a node since it was looked at. So the best one is looked at again, until it
         is the best one still. Its node is the last to be looked at for the next pod.
+
+        Args:
+            pod: the pod.
+            nominated_node: node for which it was nominated before.
+            at_once: whether the best of those that are left is taken, however few they are. If not, and some were not
+                what they had been, the search may have to go on first (``finished``).
         """
         while (chosen := best(self._candidates.values(), nominated_node)) is not None:
             self._look_at(pod, chosen.node)
@@ -75,6 +81,8 @@ class CandidateSearch:
                 del self._candidates[now.node]
                 self._nodes.append(now.node)
                 return now
+            if not at_once and not self.finished:
+                return None
         return None
 
     def refusals(self) -> Mapping[str, int]:
