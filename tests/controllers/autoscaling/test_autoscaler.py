@@ -224,6 +224,14 @@ def test_what_kstatus_reads(decided, ready, stalled):
     assert found["Forecasting"]["reason"] == "Off"
 
 
+def test_a_forecast_without_influence_may_have_done_worse_or_have_had_nothing_to_forecast():
+    inactive = ForecastResult("NotBetterThanNoChange", "Linear", 2.0, 2.0, 100.0)
+    found = {c["type"]: c for c in all_conditions((), inactive, off=False, generation=1, old=(), now=STAMP)}
+    assert found["Forecasting"]["reason"] == "NotBetterThanNoChange"
+    assert "did worse" in found["Forecasting"]["message"]
+    assert "or the load has not changed" in found["Forecasting"]["message"]
+
+
 def test_a_patch_says_null_for_what_is_gone_and_nothing_for_what_stays():
     old = {"a": 1, "b": {"x": 1, "y": 2}, "c": [1]}
     assert merge_patch(old, {"a": 1, "b": {"x": 3}, "c": [1, 2]}) == {"b": {"y": None, "x": 3}, "c": [1, 2]}

@@ -23,8 +23,8 @@ _FORECASTING = {
     "earlier seasons rose at this time. The comparison weighs a missing replica more than a surplus one "
     "(spec.prediction.shortage).",
     "WarmingUp": "There are too few samples yet. Until there are more, only current metrics decide.",
-    "NotBetterThanNoChange": "Each model did worse over the history than the assumption that nothing changes, so only "
-    "current metrics decide.",
+    "NotBetterThanNoChange": "Each model did worse over the history than the assumption that nothing changes, or the "
+    "load has not changed, so only current metrics decide.",
     "Expired": "The newest sample is too old for a forecast, so only current metrics decide; see ScalingActive.",
     "Off": "spec.prediction.mode is Off.",
     "NotAsked": "Metrics are not read, so there is no forecast; see AbleToScale, ScalingActive and lastDecision.",
