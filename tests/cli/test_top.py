@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from concerto.capacity.kinds.sums import PodMeasurement
-from concerto.capacity.kinds.table import NodeKinds
+from concerto.capacity.kinds.sums import KindSums, PodMeasurement
+from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds
+from concerto.cli.explain import full_table_note
 from concerto.cli.top import commitments_of, plot, read_dump, table
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, load, node, pod
 
@@ -39,6 +40,16 @@ def test_what_pods_take_by_their_kinds_stands_beside_what_they_request():
     cluster.kinds.set_table(kinds.table((), 0.0))
     lines = table(CAPACITIES[:2], "5m", NOW + 5, commitments_of(cluster)).splitlines()
     assert [("25%, 50%" in line, "25%, 25%" in line) for line in lines[1:]] == [(False, False), (True, True)]
+
+
+TABLES = {"a full one": (MAX_ENTRIES, 1), "one with room": (MAX_ENTRIES - 1, 0), "none": (0, 0)}
+
+
+@pytest.mark.parametrize(("entries", "notes"), TABLES.values(), ids=TABLES)
+def test_a_published_table_that_is_full_may_lack_what_decisions_use(entries, notes):
+    found = full_table_note({f"n/Job/j{i}@1": KindSums() for i in range(entries)})
+    assert len(found) == notes
+    assert all("SubspaceSnapshot cluster" in note and "40,000" in note for note in found)
 
 
 @pytest.mark.parametrize("before", [[], CAPACITIES], ids=["now", "before and now"])

@@ -28,7 +28,8 @@ from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import parse_timestamp
-from concerto.capacity.kinds.table import Table, from_entries
+from concerto.capacity.kinds.cluster_kinds import MAX_KNOWN
+from concerto.capacity.kinds.table import MAX_ENTRIES, Table, from_entries
 from concerto.cli.explain_gang import read_gang
 from concerto.cli.explain_phpa import explain_phpa, fetch
 from concerto.cli.explain_volumes import read_storage, waits_for
@@ -138,17 +139,28 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
     if any(verdict.by_allocation for verdict in verdicts):
         problem.append("Metrics of too few nodes are known now, so requests are used instead of load")
     known = [text] if (text := cost_in_words(cluster, pod)) else []
+    known += full_table_note(table)
     return render(pod, [*events_of(pod, events["items"]), *known, *problem], verdicts)
 
 
 async def read_kinds(session: Session) -> Table:
-    """What the cluster knows of kinds of pods; nothing while agents have measured none."""
+    """What SubspaceSnapshot ``cluster`` shows of kinds of pods; nothing while agents have measured none."""
     try:
         raw = await session.get(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME))
     except NotFound:
         return {}
     status = SubspaceSnapshot.from_raw(raw).status
     return {} if status is None else from_entries(status.kinds)
+
+
+def full_table_note(table: Table) -> list[str]:
+    """What to say of numbers by a table that may lack kinds; empty where it holds all that were measured."""
+    if len(table) < MAX_ENTRIES:
+        return []
+    return [
+        f"SubspaceSnapshot {CLUSTER_NAME} shows {len(table)} kinds and groups of pods, as many as it can hold. The "
+        f"operator decides by up to {MAX_KNOWN:,}, so costs and what nodes have left may differ from these"
+    ]
 
 
 def events_of(pod: PodView, events: Sequence[Object]) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.quantities import parse_duration
-from concerto.cli.explain import build_snapshot, read_kinds, split_name
+from concerto.cli.explain import build_snapshot, full_table_note, read_kinds, split_name
 from concerto.cli.explain_phpa import fetch as fetch_phpa
 from concerto.cli.node_traces import NodeTrace, TraceError, Where, read_traces
 from concerto.cli.top_cpus import draw, fetch
@@ -202,6 +202,8 @@ async def _read(session: Session) -> tuple[list[NodeCapacity], ClusterState]:
     capacities, nodes, pods, kinds = await asyncio.gather(
         *(session.list(kind.path()) for kind in (NODE_CAPACITIES, NODES, PODS)), read_kinds(session)
     )
+    for note in full_table_note(kinds):
+        print(f"concerto top: {note}", file=sys.stderr)
     cluster = build_snapshot(nodes["items"], pods["items"], capacities["items"], (), time.time(), kinds=kinds)
     return [NodeCapacity.from_raw(obj) for obj in capacities["items"]], cluster
 
