@@ -11,6 +11,7 @@ from typing import Any
 
 from concerto.api.predictivehpa import MetricSpec, Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
+from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.top_node import aligned
 from concerto.controllers.autoscaling.state import State, fallback_replicas, read_state
@@ -108,15 +109,14 @@ def _requirements(spec: PredictiveHPA, status: Object, state: State, now: float)
             kind = "at least" if each.replicas is None else "exactly"
             found.append(_Requirement(f"schedule {each.name}", number, f"{kind}, until {each.end} in {each.time_zone}"))
     if spec.fallback is not None and decided["reason"] == "Fallback":
-        found.append(_fallback(spec, status, state, now))
+        found.append(_fallback(spec, state, now))
     return found
 
 
-def _fallback(spec: PredictiveHPA, status: Object, state: State, now: float) -> _Requirement:
+def _fallback(spec: PredictiveHPA, state: State, now: float) -> _Requirement:
     ahead = spec.prediction.horizon_seconds
     if ahead is None:
-        learned = status.get("initialization") or {}
-        ahead = learned.get("seconds", 0.0) + learned.get("waitSeconds", 0.0)
+        ahead = state.initialisation.ahead(InitialisationSettings())
     replicas = fallback_replicas(spec, state, ahead, now)
     by_days = spec.fallback is not None and replicas > spec.fallback.replicas
     text = "the metrics have no answer" + ("; earlier days needed this many at this time" if by_days else "")

@@ -15,7 +15,7 @@ _PROBES = frozenset({"/healthz", "/readyz"})
 
 
 class RequestTurns:
-    """Has the requests of a server wait for their turns, and knows which connections have one.
+    """Has the requests of a server wait for their turns, and keeps which connections have one.
 
     What is only being written to a connection counts no longer. The first request of a connection does not wait if it
     is a probe: the rate at which connections are accepted bounds these, and strangers from a thousand addresses could

@@ -220,14 +220,14 @@ class ClusterKinds:
                 it knows; the others stay as they were until the next call. None: all of them.
         """
         self._add_up(max_rows)
-        return self._most(MAX_KNOWN)
+        return self._bounded(MAX_KNOWN)
 
     def published(self, max_rows: int | None = None) -> dict[str, KindSums]:
         """As many of them as a SubspaceSnapshot can hold; see `table`."""
         self._add_up(max_rows)
-        return self._most(MAX_ENTRIES)
+        return self._bounded(MAX_ENTRIES)
 
-    def _most(self, max_entries: int) -> dict[str, KindSums]:
+    def _bounded(self, max_entries: int) -> dict[str, KindSums]:
         if len(self._merged) <= max_entries:
             return dict(self._merged)
         return bounded(self._merged, max_entries, {key.name: key.part for key in self._keys.values()})

@@ -239,20 +239,19 @@ class NodeLoads:
     def _beyond(self, cost: Cost, rows: Rows) -> Floats:
         """Cores that the nodes may be filled to beyond their head room now for such a pod, which will end.
 
-        The last pods that wait may go beyond it, and light ones may stand where larger ones hang over: else they would
-        wait until a larger one has ended, whose place the next large one takes.
+        The last pods that wait may go beyond it. So may light ones where a large pod has: else they would wait until a
+        large pod has ended, whose place the next large one takes.
         """
-        beyond = np.maximum(
-            self.beyond / self._per_core[rows], _overhung(self.cpu[rows], self.pods[rows], cost.share, self.settings)
-        )
+        for_light = _beyond_for_light(self.cpu[rows], self.pods[rows], cost.share, self.settings)
+        wanted = np.maximum(self.beyond / self._per_core[rows], for_light)
         most = (self.settings.max_head_room - self.head_room[rows]) / self._per_core[rows]
-        fewer: Floats = np.minimum(beyond, most)
-        return fewer
+        beyond: Floats = np.minimum(wanted, most)
+        return beyond
 
     def has_room(self, row: int) -> bool:
         """Whether the row's node has room for some pod, however small."""
         cpu, memory = self.left(row)
-        return memory > 0.0 and cpu + float(_overhung(self.cpu[row], self.pods[row], 0.0, self.settings)) > 0.0
+        return memory > 0.0 and cpu + float(_beyond_for_light(self.cpu[row], self.pods[row], 0.0, self.settings)) > 0.0
 
     def beyond_for(self, cost: Cost, row: int) -> tuple[float, float]:
         """What the node is filled to beyond its head room for such a pod, which it takes: parts of its cores, cores."""
@@ -355,12 +354,16 @@ def _index(rows: set[int]) -> int | NDArray[np.int64]:
     return next(iter(rows)) if len(rows) == 1 else np.fromiter(rows, np.int64, len(rows))
 
 
-def _overhung(cpu: Floats, pods: Floats, share: float, settings: KindSettings) -> Floats:
-    """Cores by which the last of so many pods, which take ``cpu`` together, may hang over.
+def _beyond_for_light(cpu: Floats, pods: Floats, share: float, settings: KindSettings) -> Floats:
+    """Cores that nodes may be filled to beyond their head room for a light pod: as many as for an ordinary last pod.
 
-    0 for a pod whose share is not light, or not small beside theirs.
+    Args:
+        cpu: cores that the pods of each node take together.
+        pods: their number on each node.
+        share: cores that the pod takes; if that is not light, or not small beside theirs, the answer is 0.
+        settings: constants.
     """
     mean_share = cpu / np.maximum(pods, 1.0)
     is_small = share <= np.minimum(settings.light_share, _SMALL * mean_share)
-    overhung: Floats = np.where(is_small, (1.0 - settings.overhang) * mean_share, 0.0)
-    return overhung
+    beyond: Floats = np.where(is_small, (1.0 - settings.overhang) * mean_share, 0.0)
+    return beyond

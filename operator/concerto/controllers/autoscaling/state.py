@@ -46,7 +46,14 @@ class State:
 
 
 def fallback_replicas(spec: PredictiveHPA, state: State, ahead_seconds: float, now: float) -> int:
-    """Replicas that ``spec.fallback`` requires, by what earlier days needed too if the object wants that."""
+    """Replicas that ``spec.fallback`` requires: its number, or with ``earlierDays`` what those days needed if more.
+
+    Args:
+        spec: of the object; 0 without a fallback.
+        state: its history.
+        ahead_seconds: how much of each earlier day counts from this time of day on.
+        now: seconds.
+    """
     if spec.fallback is None:
         return 0
     found = None

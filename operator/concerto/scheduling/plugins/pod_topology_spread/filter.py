@@ -108,7 +108,7 @@ class PodTopologySpread(CountsPods, FilterDefaults):
 
 
 class EligibleRows:
-    """Rows whose pods a constraint counts: with the labels of all these constraints, and as its own policies want.
+    """Rows whose pods a constraint counts: with the labels of all these constraints, and by its own policies.
 
     Args:
         query: the pod.
