@@ -8,7 +8,7 @@ from concerto.autoscaling.daylight_saving import by_todays_clock
 from concerto.autoscaling.history import Ring
 
 _DAY = 86400.0
-_REMEMBERED, _MIN_DAYS = 3, 2
+_DAYS, _MIN_DAYS = 3, 2
 
 
 def highest_of_earlier_days(ring: Ring, now: float, ahead_seconds: float, time_zone: str) -> float | None:
@@ -28,7 +28,7 @@ def highest_of_earlier_days(ring: Ring, now: float, ahead_seconds: float, time_z
     first = int(now // ring.step) - ring.length + 1
     (values,) = by_todays_clock(ring.until(now, ring.length)[np.newaxis], [time_zone], first, ring.step)
     found = []
-    for day in range(1, _REMEMBERED + 1):
+    for day in range(1, _DAYS + 1):
         begin, end = (int((now - day * _DAY + ahead) // ring.step) - first for ahead in (0.0, ahead_seconds))
         known = values[max(begin, 0) : max(end + 1, 0)]
         known = known[np.isfinite(known)]

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _REMEMBERED = frozenset({"history", "recommendations", "initialization", "forecast", "downscaleWindow"})
-"""Members of the status that change at every sync, and that only a restarted operator reads."""
+"""Members of the status that change at every sync. A change of these alone is written once a status interval."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class Actuator:
         return status
 
     async def save(self, tracked: TrackedObject) -> None:
-        """Write at once what an object remembers and its status does not have yet."""
+        """Write at once the samples, recommendations and times that an object's status does not have yet."""
         remembered = write_state(tracked.state, self._settings.initialisation)
         # Without a status there was no sync, and a status needs more than this
         if tracked.status and (patch := merge_patch(tracked.status, {**tracked.status, **remembered})):

@@ -137,7 +137,7 @@ class PredictiveHPAController:
                 await self._agents.close()
 
     async def save(self) -> None:
-        """Write what the objects remember, so that a successor continues from there; gives up after a few seconds."""
+        """Write the statuses that lack samples, so that a successor continues from there; at most for 5 s."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SAVE_SECONDS):
                 tracked = [t for t in self._objects.values() if self._is_current(t, t.spec)]

@@ -39,7 +39,8 @@ class PreemptionSettings(TurnSettings):
         settle_seconds: how long after the end of its victims a pod waits for the room that they left, before others
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
-        remember_seconds: for how long the next searches for alike pods begin with candidates that one has left.
+        remember_seconds: for how long searches for alike pods begin with the candidates that an earlier one found and
+            gave to no pod.
     """
 
     slice_seconds: float = 0.03
