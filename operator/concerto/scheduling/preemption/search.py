@@ -63,7 +63,7 @@ class CandidateSearch:
             self._look_at(pod, node)
 
     def take(self, pod: PodView, nominated_node: str = "", *, at_once: bool = True) -> Candidate | None:
-        """The best candidate for the pod, as it is now; None if there is none, or not yet.
+        """The best candidate for the pod, as it is now; None without a candidate, or if the search has to go on.
 
         Others may have been nominated for a node since it was looked at. So the best one is looked at again, until it
         is the best one still. Its node is the last to be looked at for the next pod.
