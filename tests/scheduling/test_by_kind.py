@@ -38,8 +38,9 @@ def measured(name, *, system_cpu=0.0):
     return replace(made, status=replace(made.status, system_cpu=system_cpu))
 
 
-def run(cluster, *pods, now=NOW):
-    return schedule(cluster, pods, {"concerto": profile()}, now=now, generator=np.random.default_rng(1))
+def run(cluster, *pods, now=NOW, parked=()):
+    generator = np.random.default_rng(1)
+    return schedule(cluster, pods, {"concerto": profile()}, now=now, generator=generator, parked=parked)
 
 
 def test_a_decision_says_what_the_pod_was_taken_to_cost_and_what_was_left():
@@ -112,6 +113,19 @@ def test_pods_do_not_wait_for_the_work_of_others_if_all_that_wait_find_room():
 def test_the_last_pods_that_go_beyond_the_head_room_are_paced():
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
     assert 0 < len(run(cluster, *(pod(f"p-{i}") for i in range(50))).decisions) < 50
+
+
+def test_pods_that_have_just_come_are_not_all_that_wait():
+    """Others would wait for ever for a node that is filled only to its head room, or for the end of others' work."""
+    parked = [pod(f"q-{i}") for i in range(60)]
+    costs = {"p": (40.0, 400.0, 64 * MI), "q": (40.0, 400.0, 64 * MI)}
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), **costs)
+    assert 0 < len(run(cluster, *(pod(f"p-{i}") for i in range(20)), parked=parked).decisions) < 20
+    full = [pod(f"q-{i}", nodeName="n") for i in range(60, 106)]
+    for others, placed in (((), 5), (parked, 0)):
+        cluster = knows(cluster_state([node("n")], full, [measured("n")]), **costs)
+        arrived = [pod(f"p-{i}") for i in range(5)]
+        assert len(run(cluster, *arrived, parked=others).decisions) == placed
 
 
 def test_a_scheduler_that_begins_anew_goes_on_at_the_pace_of_the_one_before():

@@ -141,6 +141,15 @@ def test_one_that_nodes_are_kept_for_is_a_head_of_every_cycle_that_there_is():
     assert heads(q) == ["b"]
 
 
+def test_those_that_are_parked_for_a_change_are_known_beside_the_heads():
+    q = queue(pod("a"), pod("a2"), big("b"), pod("c", requests={"cpu": "3"}), pod("d", requests={"cpu": "4"}))
+    q.mark_unschedulable("uid-a", Change.NODE | Change.CAPACITY, NOW)
+    q.mark_unschedulable("uid-b", Change.NODE, NOW)
+    q.mark_unschedulable("uid-c", Change.CAPACITY, NOW, always_considered=True)
+    assert heads(q) == ["c", "d"]
+    assert [each.name for each in q.parked(Change.CAPACITY)] == ["a", "a2"]
+
+
 def test_everything_is_woken_when_a_profile_changes():
     q = queue(pod("a"), big("b"))
     q.mark_unschedulable("uid-a", Change.NODE, NOW)

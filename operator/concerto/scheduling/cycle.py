@@ -57,6 +57,7 @@ def schedule(
     limit: int = MAX_DECISIONS,
     resume: bool = False,
     postponed: PodView | None = None,
+    parked: Iterable[PodView] = (),
     ready: Callable[[str], bool] = lambda uid: True,
     spent: Callable[[], float] = lambda: 0.0,
     max_seconds: float = MAX_SECONDS,
@@ -77,6 +78,7 @@ def schedule(
         postponed: a pod of the gang that the cycle before had no room or time left for (``CycleResult.postponed``). It
             goes before ``heads``, whatever its priority, but not before the gang that holds room. It is not postponed
             again.
+        parked: pods beside ``heads`` that wait for capacity (``queue.Queue.parked``); they are counted, not looked at.
         ready: whether the pod of that UID may be placed now; pods of gangs are not only found among ``heads``.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
@@ -85,7 +87,7 @@ def schedule(
     cycle = Cycle(cluster, profiles, now, generator, gangs, lambda times: spent() >= times * max_seconds)
     cycle.result.released = cluster.pod_groups.held_room.end_overdue(now)
     unfinished = cycle.gangs.unfinished()
-    heads = cycle.drain.first(heads if resume else larger_first(cluster, heads), profiles, now)
+    heads = cycle.drain.first(heads if resume else larger_first(cluster, heads, parked), profiles, now)
     heads = cycle.gangs.with_holder(heads if postponed is None else chain((postponed,), heads))
     for looked_at, pod in enumerate(chain(unfinished, heads)):
         if len(cycle.result.decisions) >= limit:

@@ -21,7 +21,7 @@ _MAX_OF_ONE_KIND = 250
 """Heads of one kind that a queue returns at most. If it returns as many, more of them may wait."""
 
 
-def larger_first(cluster: ClusterState, heads: Iterable[PodView]) -> Iterable[PodView]:
+def larger_first(cluster: ClusterState, heads: Iterable[PodView], parked: Iterable[PodView] = ()) -> Iterable[PodView]:
     """The same pods. Those of one namespace, priority and second of creation change places with each other alone.
 
     So namespaces keep their turns. While nothing is measured of any kind, the order stays. What all of them take
@@ -30,13 +30,14 @@ def larger_first(cluster: ClusterState, heads: Iterable[PodView]) -> Iterable[Po
     Args:
         cluster: says what pods cost, and how large its nodes are together.
         heads: in the queue's order.
+        parked: others that wait for capacity: a pod that has just come is not the last one that waits.
     """
     kinds = cluster.kinds
     if not kinds:
         return heads
     iterator = iter(heads)
     some = list(islice(iterator, _MAX_SORTED))
-    _note_waiting(cluster, some)
+    _note_waiting(cluster, [*some, *islice(parked, _MAX_SORTED - len(some))])
     if not kinds.loads.settings.larger_first:
         return chain(some, iterator)
     cores, memory_bytes = float(kinds.loads.cores.sum()), float(kinds.loads.memory_bytes.sum())

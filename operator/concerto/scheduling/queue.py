@@ -164,6 +164,13 @@ class Queue:
             bucket.setdefault(namespace, []).append(group)
         return self._in_turns(sorted(buckets.items(), key=lambda item: item[0]), limit)
 
+    def parked(self, change: Change) -> Iterator[PodView]:
+        """Pods that wait for such a change and are not among the heads, of each group as many as of heads."""
+        for requeue_on in [each for each in self._by_requeue_on if each & change]:
+            for group in self._by_requeue_on[requeue_on].values():
+                if not group.always_considered:
+                    yield from (self._waiting[uid].pod for _, _, uid in group.places[:MAX_DECISIONS])
+
     def note_turns(self, turns: Mapping[int, str]) -> None:
         """A cycle is over: by priority, the namespace of the last pod that it looked at. The turn is the next one's.
 

@@ -105,6 +105,7 @@ class Scheduler:
                     generator=self._generator,
                     resume=out_of_time,
                     postponed=of_postponed,
+                    parked=parts.pending.queue.parked(Change.CAPACITY),
                     ready=parts.pending.queue.is_ready,
                     spent=partial(_cpu_seconds_since, cpu),
                 )

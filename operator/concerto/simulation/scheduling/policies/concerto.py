@@ -211,6 +211,7 @@ class Concerto:
             now=now,
             generator=self.world.rng,
             postponed=postponed,
+            parked=self.queue.parked(Change.CAPACITY),
         )
         self._postponed = result.postponed.uid if result.postponed else ""
         self._note_held_room(result, now)
