@@ -143,6 +143,29 @@ async def test_a_nomination(answers, written):
         assert server.seen[0] == f"PATCH {STATUS.format('asks')}"
 
 
+async def test_a_nomination_and_conditions_are_one_write():
+    bodies = []
+
+    async def answer(request):
+        bodies.append(await request.json())
+        return await OK(request)
+
+    condition = {"type": "PodScheduled", "status": "False"}
+    async with writer(answer) as (_, pods):
+        assert await pods.nominate(PREEMPTOR, "a", [condition]) is True
+        assert await pods.nominate(PREEMPTOR, "") is True
+    written = {"nominatedNodeName": "a", "conditions": [condition]}
+    assert [each["status"] for each in bodies] == [written, {"nominatedNodeName": None}]
+    assert bodies[0]["metadata"] == {"uid": PREEMPTOR.uid}
+
+
+async def test_no_nomination_is_repeated_for_a_pod_that_has_a_node_meanwhile():
+    async with writer(FAILED, says(200, raw_pod("asks")), OK) as (server, pods):
+        with pytest.raises(NotNeeded):
+            await pods.nominate(PREEMPTOR, "a", is_needed=iter([True, False]).__next__)
+        assert [each.partition(" ")[0] for each in server.seen] == ["PATCH", "GET"]
+
+
 async def test_nothing_is_written_without_the_lease():
     async with faulty([OK]) as server:
         pods = PodWriter(server.session, lambda: False, lambda failure, seconds: None)

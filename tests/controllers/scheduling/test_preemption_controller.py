@@ -8,9 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from concerto.api.podreservation import Assignment
+from concerto.controllers.scheduling.binding_load import PipelineSettings
+from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.preemption import PreemptionController, PreemptionSettings
+from concerto.controllers.scheduling.preemption_writes import PreemptionTasks
 from concerto.scheduling.framework import FilterDefaults
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
@@ -84,6 +88,52 @@ async def test_the_nomination_is_written_before_a_victim_is_marked_and_deleted()
         assert it.server.seen == [STATUS.format("asks"), STATUS.format("victim-a"), DELETE.format("victim-a")]
         assert it.cluster.nominations.node_of("uid-asks") == "a"
         assert it.attempts("found") == 1
+
+
+async def test_the_condition_is_written_with_the_nomination():
+    bodies = []
+
+    async def answer(request):
+        bodies.append(await request.json())
+        return await OK(request)
+
+    async with preempting(answer) as it:
+        it.fails()
+        await it.server.asked(3)
+        status = bodies[0]["status"]
+        assert status["nominatedNodeName"] == "a"
+        (condition,) = status["conditions"]
+        assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+        assert condition["message"].endswith("found a potential placement for pod on node a, preempting 1 victims")
+
+
+async def test_a_pod_that_a_node_took_before_its_turn_is_not_nominated():
+    async with preempting() as it:
+        it.see("asks", **HIGH)
+        it.cluster.assume(pod("asks"), Assignment("default", "asks", "uid-asks", "b", "Capacity", "1", 1.0), NOW)
+        with pytest.raises(NotNeeded):
+            await it.controller._writes.nominate(pod("asks"), "a")
+        assert it.server.seen == []
+
+
+async def test_events_wait_while_many_preemptions_go_on():
+    release = asyncio.Event()
+
+    async def slow(request):
+        await release.wait()
+        return await OK(request)
+
+    async with preempting(slow) as it:
+        load = it.made.parts.load
+        tasks = PreemptionTasks(load)
+        for _ in range(PipelineSettings().max_preemptions_beside_events):
+            tasks.start(release.wait())
+        assert not load.busy
+        it.fails()
+        await it.server.asked(1)
+        assert load.busy
+        release.set()
+        await eventually(lambda: not load.busy)
 
 
 async def test_while_its_victims_live_no_others_are_looked_for():

@@ -108,6 +108,23 @@ def test_pods_that_were_never_reported_come_before_news_of_others():
     assert reporter._due()[0].pod.name == "new"
 
 
+def test_what_is_written_with_a_nomination_is_not_reported_again_before_there_is_news():
+    time = Time()
+    reporter = reporter_of(time)
+    assert reporter.conditions_beside_nomination("uid-p") == []
+    reporter.note(pod("p"), lacks())
+    reporter.note_preemption("uid-p", "preemption: found a node.")
+    (condition,) = reporter.conditions_beside_nomination("uid-p")
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+    assert condition["message"].endswith("preemption: found a node.")
+    reporter.note(pod("p"), lacks(nodes=7))
+    assert reported_in(reporter, time, 60.0) == {}
+    reporter.note_preemption("uid-p", "preemption: the API server refused.")
+    assert reported_in(reporter, time, 1.0) == {"p": 1}
+    reporter.note_preemption("uid-p", "preemption: the API server refused again.")
+    assert reported_in(reporter, time, 60.0) == {}
+
+
 @pytest.mark.parametrize("reason", ["Unschedulable", "SchedulerError"])
 async def test_the_condition_has_the_reason_of_the_diagnosis(reason):
     patches = []

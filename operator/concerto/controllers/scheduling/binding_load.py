@@ -1,4 +1,4 @@
-"""The bindings in flight and waiting: how many there may be, and what they hold back."""
+"""The writes that place pods, in flight and waiting: how many there may be, and what they hold back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ class PipelineSettings:
 
     Attributes:
         max_concurrent_bindings: bindings in flight.
+        max_preemptions_beside_events: while more than so many go on, events wait.
         max_waiting_bindings: stored decisions that wait for their binding; beyond that, no new cycle starts.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         shutdown_grace_seconds: how long bindings in flight get at the end.
@@ -21,6 +22,7 @@ class PipelineSettings:
     """
 
     max_concurrent_bindings: int = 48
+    max_preemptions_beside_events: int = 16
     max_waiting_bindings: int = 250
     binding_timeout_seconds: float = 4.0
     shutdown_grace_seconds: float = 2.0
@@ -29,25 +31,28 @@ class PipelineSettings:
 
 
 class BindingLoad:
-    """The bindings in flight and waiting: what they hold back.
+    """The bindings and preemptions in flight and waiting: what they hold back.
 
     Attributes:
         binding_limit: one binding in flight holds it once.
         below_limit: set while a new cycle may start (back-pressure).
+        preemptions: for how many pods or gangs room is being made: nominations and evictions are being written.
     """
 
     def __init__(self, settings: PipelineSettings) -> None:
-        """No binding yet."""
+        """Nothing is written yet."""
         self.binding_limit = asyncio.Semaphore(settings.max_concurrent_bindings)
         self.below_limit = asyncio.Event()
         self.below_limit.set()
+        self.preemptions = 0
         self._settings = settings
         self._waiting = 0
 
     @property
     def busy(self) -> bool:
-        """Whether bindings wait for their turn, so that events should wait, too."""
-        return self._waiting > self._settings.max_concurrent_bindings
+        """Whether bindings or evictions wait for their turn, so that events should wait, too."""
+        bindings_wait = self._waiting > self._settings.max_concurrent_bindings
+        return bindings_wait or self.preemptions > self._settings.max_preemptions_beside_events
 
     def update(self, waiting: int) -> None:
         """So many bindings are in flight or wait for their turn now."""

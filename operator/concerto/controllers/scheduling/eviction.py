@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from concerto.api.pod import PREEMPTED, PodView
@@ -95,18 +95,35 @@ class PodWriter:
         self._evictions = asyncio.Semaphore(self._settings.max_concurrent)
         self._nominations = asyncio.Semaphore(self._settings.max_concurrent)
 
-    async def nominate(self, pod: PodView, node: str) -> bool:
+    async def nominate(
+        self,
+        pod: PodView,
+        node: str,
+        conditions: Sequence[Object] = (),
+        is_needed: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Write the pod's nominatedNodeName; an empty name removes it.
+
+        Args:
+            pod: the pod.
+            node: where room is made for it.
+            conditions: of the pod, for the same write.
+            is_needed: whether the pod still needs the room; asked before each attempt.
 
         Returns:
             False if the pod is gone, bound, or has ended: it needs no room.
 
         Raises:
             KubeError: the API server refuses it.
+            NotNeeded: the room is not needed any more; an attempt before may have been carried out all the same.
         """
-        status = {"nominatedNodeName": node or None}
+        status: Object = {"nominatedNodeName": node or None}
+        if conditions:
+            status["conditions"] = list(conditions)
         async with self._nominations:
-            return await self._write_status("nomination", pod, status, lambda found: _is_nominated(found, node))
+            return await self._write_status(
+                "nomination", pod, status, lambda found: _is_nominated(found, node), is_needed
+            )
 
     async def mark(self, victim: PodView, preemptor: PodView, is_needed: Callable[[], bool]) -> bool:
         """Set the victim's condition DisruptionTarget, without which a policy refuses its deletion.

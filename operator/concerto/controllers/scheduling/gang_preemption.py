@@ -70,7 +70,7 @@ class GangPreemptionController:
         self._writes = PreemptionWrites(context, parts)
         self._waiting: Turns[GroupKey] = Turns(self._settings, context.clock, self._priority, self._is_there)
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
-        self._tasks = PreemptionTasks()
+        self._tasks = PreemptionTasks(parts.load)
         self._generator = np.random.default_rng()
 
     def note_failure(self, key: GroupKey, diagnosis: Diagnosis) -> None:

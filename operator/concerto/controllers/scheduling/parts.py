@@ -38,7 +38,7 @@ class SchedulerParts:
         pins: the PodCPUBindings of pods that get CPUs of their own.
         volumes: binds the volumes that pods claim.
         steps: what has to be ready before a pod is bound, in order.
-        load: what bindings in flight hold back.
+        load: what bindings and preemptions in flight hold back.
         group_status: writes the conditions of PodGroups.
     """
 
@@ -69,7 +69,7 @@ def build_parts(
     Args:
         context: what they share.
         cluster: the cluster.
-        load: what bindings in flight hold back.
+        load: what bindings and preemptions in flight hold back.
         instance: of this process; part of its placement records' names.
         owners: owner references of its placement records.
         settings: timeouts.

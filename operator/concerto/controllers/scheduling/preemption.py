@@ -65,7 +65,7 @@ class PreemptionController:
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
         self._woken: set[str] = set()  # pods that are noted again when their wait is over
         self._left = _LeftCandidates(self._settings.remember_seconds)
-        self._tasks = PreemptionTasks()
+        self._tasks = PreemptionTasks(parts.load)
         self._turns: Turns[Hashable] = Turns(self._settings, context.clock, self._priority, self._still_waits)
 
     def note_failure(self, pod: PodView, diagnosis: Diagnosis) -> None:

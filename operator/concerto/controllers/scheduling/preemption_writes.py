@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.binding_load import BindingLoad
 from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.eviction import PodWriter, may_be_due_to
 from concerto.controllers.scheduling.parts import SchedulerParts
@@ -69,8 +70,17 @@ class PreemptionWrites:
             )
 
     async def nominate(self, pod: PodView, node: str) -> bool:
-        """Store the nomination; False if the pod needs no room any more."""
-        return await self._writer.nominate(pod, node)
+        """Store the nomination and why the pod has no node; False if the pod needs no room any more.
+
+        Raises:
+            KubeError: the API server refuses it.
+            NotNeeded: the pod is on a node, where this condition would be wrong.
+        """
+        conditions = self._reporter.conditions_beside_nomination(pod.uid)
+        return await self._writer.nominate(pod, node, conditions, lambda: self._is_without_node(pod.uid))
+
+    def _is_without_node(self, uid: str) -> bool:
+        return uid in self._pending and not self._cluster.is_placed(uid)
 
     async def withdraw(self, pod: PodView) -> None:
         """Remove the pod's nomination."""
@@ -131,9 +141,14 @@ class PreemptionWrites:
 
 
 class PreemptionTasks:
-    """Writes that are made while the search goes on."""
+    """Writes that are made while the search goes on.
 
-    def __init__(self) -> None:
+    Args:
+        load: where they are counted, so that events wait for them.
+    """
+
+    def __init__(self, load: BindingLoad) -> None:
+        self._load = load
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -143,6 +158,7 @@ class PreemptionTasks:
         """Begin the work; an exception in it is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
+        self._load.preemptions += 1
         task.add_done_callback(self._on_end)
 
     def cancel(self) -> None:
@@ -152,6 +168,7 @@ class PreemptionTasks:
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._load.preemptions -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a preemption was stopped by an internal error", exc_info=error)
 

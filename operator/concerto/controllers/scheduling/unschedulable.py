@@ -2,7 +2,8 @@
 
 An event and the condition PodScheduled=False, as kube-scheduler writes them; but a pod that waits for a second because
 all nodes are busy is no news, so both are written only when it has waited for a while, and again only when the reasons
-have changed and some time has passed. They are paced: writes on this path must not slow down bindings.
+have changed and some time has passed. They are paced: writes on this path must not slow down bindings. The condition of
+a pod that is nominated is written with its nomination, as by kube-scheduler.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class _Waiting:
     since: float
     reason: str = UNSCHEDULABLE
     preemption: str = ""
+    is_nominated: bool = False  # and its condition was written with its nomination
     reported: frozenset[str] | None = None  # the reasons of the last report
     reported_at: float = float("-inf")
 
@@ -90,12 +92,28 @@ class UnschedulableReporter:
         known.reason = diagnosis.condition_reason
 
     def note_preemption(self, uid: str, message: str) -> str:
-        """What came of the search for pods to evict for a pod without a node; returns all that is known of it."""
+        """What came of the search for pods to evict for a pod without a node; returns all that is known of it.
+
+        It is news where the pod was nominated before.
+        """
         waiting = self._waiting.get(uid)
         if waiting is None:
             return message
+        if waiting.is_nominated:
+            waiting.is_nominated, waiting.reported, waiting.reported_at = False, None, float("-inf")
         waiting.preemption = message
         return waiting.text
+
+    def conditions_beside_nomination(self, uid: str) -> list[Object]:
+        """The condition of a pod that is about to be nominated, for the same write; none if the pod is not known.
+
+        The pod counts as reported from now on: the event that names its node was recorded already.
+        """
+        waiting = self._waiting.get(uid)
+        if waiting is None:
+            return []
+        waiting.is_nominated, waiting.reported, waiting.reported_at = True, waiting.reasons, self._clock()
+        return [_build_condition(waiting.pod, waiting.text, wall_timestamp(), waiting.reason)]
 
     def forget(self, uid: str) -> None:
         """The pod has found a node, or is gone."""
@@ -162,19 +180,16 @@ class UnschedulableReporter:
 
 def build_unschedulable_patch(pod: PodView, message: str, now: str, reason: str = UNSCHEDULABLE) -> Object:
     """A strategic merge patch that sets PodScheduled=False and no other condition; the UID is a precondition."""
+    return {"metadata": {"uid": pod.uid}, "status": {"conditions": [_build_condition(pod, message, now, reason)]}}
+
+
+def _build_condition(pod: PodView, message: str, now: str, reason: str) -> Object:
     # The time moves with the status only: autoscalers and people measure by it how long the pod waits
     since = now if pod.unscheduled_since is None else format_timestamp(pod.unscheduled_since)
     return {
-        "metadata": {"uid": pod.uid},
-        "status": {
-            "conditions": [
-                {
-                    "type": "PodScheduled",
-                    "status": "False",
-                    "reason": reason,
-                    "message": message,
-                    "lastTransitionTime": since,
-                }
-            ]
-        },
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
     }
