@@ -22,3 +22,13 @@ def test_refusals_are_forgotten_in_the_end():
     refused.refused("a", later)
     assert refused.waits("a", later)
     assert not refused.waits("a", later + 5.0)
+
+
+def test_refusals_are_counted_until_they_are_forgotten():
+    refused = RefusedDeletions()
+    assert refused.times("a") == 0
+    refused.refused("a", 0.0)
+    refused.refused("a", 10.0)
+    assert refused.times("a") == 2
+    refused.refused("b", 10_000.0)
+    assert refused.times("a") == 0

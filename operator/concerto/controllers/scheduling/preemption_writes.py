@@ -104,10 +104,14 @@ class PreemptionWrites:
         for _ in range(marked.count(False)):
             self._context.metrics.preemption_victims.labels("gone").inc()
         left = [each for each, is_there in zip(evictions, marked) if is_there]
-        if len(left) > 1:
-            check = self._writer.check_deletion
-            await all_of(*(self._noting_refusal(each, check(each.victim, is_needed)) for each in left))
-        await all_of(*(self._noting_refusal(each, self._delete(each, is_needed)) for each in left))
+        # The first deletion needs no check: if it is refused, nobody is evicted. One that was refused before goes first
+        times = self._cluster.budgets.refused_deletions.times
+        left.sort(key=lambda each: times(each.victim.uid), reverse=True)
+        first, others = left[:1], left[1:]
+        check = self._writer.check_deletion
+        await all_of(*(self._noting_refusal(each, check(each.victim, is_needed)) for each in others))
+        for deletions in (first, others):
+            await all_of(*(self._noting_refusal(each, self._delete(each, is_needed)) for each in deletions))
 
     async def _delete(self, eviction: Eviction, is_needed: Callable[[], bool]) -> None:
         evicted = await self._writer.delete(eviction.victim, is_needed)

@@ -37,6 +37,10 @@ class RefusedDeletions:
         seconds = self._settings.first_wait_seconds * 2.0 ** min(times - 1, 32)
         self._waits[uid] = (times, now + min(seconds, longest))
 
+    def times(self, uid: str) -> int:
+        """How often its deletion was refused."""
+        return self._waits.get(uid, (0, 0.0))[0]
+
     def waits(self, uid: str, now: float) -> bool:
         """Whether the pod is not to be evicted now."""
         return now < self._waits.get(uid, (0, now))[1]
