@@ -176,6 +176,16 @@ TOO_LONG = [page(5, thing("a", 1), more="token"), refuses(410, "Expired")]
 """A list that takes longer than etcd remembers."""
 
 
+def then_too_long(version: int, later: int, item: Object) -> list[Any]:
+    """A list with the object, and one at a later version that takes too long: the next comes as the first events."""
+    return [
+        page(version, item),
+        streams(error(410, "Expired")),
+        page(later, item, more="token"),
+        refuses(410, "Expired"),
+    ]
+
+
 async def test_a_list_that_takes_too_long_comes_as_the_beginning_of_a_watch_and_nothing_of_it_is_believed() -> None:
     everything = streams(
         event("ADDED", thing("b", 2)),
@@ -233,10 +243,7 @@ async def test_what_has_not_changed_is_not_kept_twice_while_the_beginning_of_a_w
         return item
 
     answers = [
-        page(5, thing("a", 1)),
-        streams(error(410, "Expired")),
-        page(7, thing("a", 1), more="token"),
-        refuses(410, "Expired"),
+        *then_too_long(5, 7, thing("a", 1)),
         streams(event("ADDED", thing("a", 1)), event("ADDED", thing("b", 8)), initial_end(9)),
         streams(then=for_ever),
     ]
@@ -246,10 +253,7 @@ async def test_what_has_not_changed_is_not_kept_twice_while_the_beginning_of_a_w
 
 async def test_an_object_that_the_beginning_of_a_watch_shows_as_it_was_and_then_as_it_is_is_no_other_state() -> None:
     answers = [
-        page(5, thing("a", 5)),
-        streams(error(410, "Expired")),
-        page(5, thing("a", 5), more="token"),
-        refuses(410, "Expired"),
+        *then_too_long(5, 5, thing("a", 5)),
         streams(event("ADDED", thing("a", 3)), event("MODIFIED", thing("a", 5)), initial_end(6)),
         streams(event("ADDED", thing("b", 7)), then=for_ever),
     ]
@@ -259,10 +263,7 @@ async def test_an_object_that_the_beginning_of_a_watch_shows_as_it_was_and_then_
 
 async def test_a_storage_that_was_restored_is_seen_in_the_beginning_of_a_watch_too() -> None:
     answers = [
-        page(50, thing("a", 40)),
-        streams(error(410, "Expired")),
-        page(60, thing("a", 40), more="token"),
-        refuses(410, "Expired"),
+        *then_too_long(50, 60, thing("a", 40)),
         streams(event("ADDED", thing("a", 40)), event("ADDED", thing("b", 30)), initial_end(70)),
     ]
     with pytest.raises(StorageWentBack):

@@ -40,8 +40,8 @@ def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
     try:
         return msgspec.to_builtins(decoder.decode(text))
     except (msgspec.DecodeError, RecursionError):
-        # A bookmark, an error, or a pod of which one field has another type than pods have: it is read as it is, and
-        # whoever takes it in reports it
+        # A bookmark, an error, or a pod of which one field has another type than pods have: all of it is
+        # decoded, and the reader of the object reports what is wrong
         return orjson.loads(text)
 
 

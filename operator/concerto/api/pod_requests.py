@@ -24,7 +24,7 @@ NONZERO_MEMORY = Decimal(200 * 2**20)
 """The same for memory (kube-scheduler's 200Mi)."""
 _MAX_RESOURCES = 16
 _REPORTS = frozenset({"resources", "allocatedResources", "containerStatuses", "initContainerStatuses"})
-"""Fields of a status in which a node reports what a pod or its containers have. Before a pod starts there are none."""
+"""Fields of a status in which a node reports what a pod or its containers have: absent until the pod starts."""
 
 
 class ResizedRequests(NamedTuple):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
+
+from concerto.autoscaling.time_zones import find_zone
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +43,7 @@ def by_todays_clock(values: Floats, zones: Sequence[str], first_bucket: int, ste
 @lru_cache(maxsize=256)
 def _sources(zone: str, first_bucket: int, step: int, count: int) -> Floats | None:
     """For each bucket, where the same time of day is, counted in buckets; None where no offset has changed."""
-    known = _zone(zone)
+    known = find_zone(zone)
     if known is None:
         return None
     last = first_bucket + count - 1
@@ -66,11 +68,3 @@ def _offset(zone: ZoneInfo, at: float) -> float:
     """Seconds that the zone's clock is ahead of UTC."""
     offset = datetime.fromtimestamp(at, zone).utcoffset()
     return 0.0 if offset is None else offset.total_seconds()
-
-
-@lru_cache(maxsize=1024)
-def _zone(name: str) -> ZoneInfo | None:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
+
+from concerto.autoscaling.time_zones import read_zone
 
 Span = tuple[float, float]
 """From the first second to the one after the last, in seconds since 1970."""
@@ -22,9 +24,9 @@ def exception_spans(days: tuple[str, ...], time_zone: str) -> tuple[tuple[Span, 
         The days, and errors in words that name the field and the value; an empty text without errors.
     """
     try:
-        zone = ZoneInfo(time_zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return (), f"spec.prediction.season.timeZone {time_zone!r} is not a time zone: write it like Europe/Berlin"
+        zone = read_zone(time_zone, "spec.prediction.season.timeZone")
+    except ValueError as error:
+        return (), str(error)
     spans, errors = [], []
     for day in days:
         try:

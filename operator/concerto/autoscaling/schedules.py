@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from concerto.autoscaling.settings import Bounds
+from concerto.autoscaling.time_zones import read_zone
 
 _NEVER = float("-inf")
 _NOTHING, _MINUTE = timedelta(0), timedelta(minutes=1)
@@ -46,7 +47,7 @@ class Schedule:
         Raises:
             ValueError: one of them is not valid; the message names the schedule, the field and the value.
         """
-        zone = _zone(self.name, self.time_zone)
+        zone = read_zone(self.time_zone, f"spec.schedules[{self.name}].timeZone")
         for field, expression in (("start", self.start), ("end", self.end)):
             try:
                 CronSim(expression, datetime(2026, 1, 1, tzinfo=zone))
@@ -97,15 +98,6 @@ def scheduled(bounds: Bounds, schedules: Sequence[Schedule]) -> Bounds:
         min_source=f"the minReplicas of schedule {low_name}",
         starts_from_zero=starts_from_zero,
     )
-
-
-def _zone(name: str, time_zone: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(time_zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(
-            f"spec.schedules[{name}].timeZone {time_zone!r} is not a time zone: write it like Europe/Berlin"
-        ) from error
 
 
 @lru_cache(maxsize=4096)
