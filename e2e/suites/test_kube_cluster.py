@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,26 +193,29 @@ def test_a_machine_without_an_api_server_skips_with_the_reason_and_fails_in_ci(t
         assert words in done.stdout
 
 
+def unscheduled_pod(namespace: str) -> dict[str, Any]:
+    """A pod that nothing changes after its creation."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "one", "namespace": namespace},
+        "spec": {"containers": [{"name": "main", "image": "localhost/none:1"}], "schedulerName": "nobody"},
+    }
+
+
 def test_a_cluster_has_all_that_tests_build_on(cluster: Cluster, namespace: str) -> None:
     version = json.loads(cluster.kubectl("get", "--raw", "/version"))
     assert (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 34)
     # a controller manager: the namespace has its service account and the authority's certificate
     cluster.wait("--for=create", "-n", namespace, "configmap/kube-root-ca.crt")
     # admission: a pod gets its token mounted
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "one", "namespace": namespace},
-        "spec": {"containers": [{"name": "main", "image": "localhost/none:1"}], "schedulerName": "nobody"},
-    }
-    cluster.apply(pod)
+    cluster.apply(unscheduled_pod(namespace))
     assert cluster.get("pod", "-n", namespace, "one")["spec"]["volumes"][0]["name"].startswith("kube-api-access")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("pods", "-A"),
         ("ns", "default"),
         ("namespaces", "--field-selector=metadata.name=default"),
         ("clusterrole", "-l", "kubernetes.io/bootstrapping=rbac-defaults"),
@@ -227,6 +231,17 @@ def test_what_is_read_without_kubectl_is_what_kubectl_prints(
 ) -> None:
     read, printed = control_plane.get(*arguments), Cluster.get(control_plane, *arguments)
     assert read.get("items", read) == printed.get("items", printed)
+
+
+def test_pods_of_all_namespaces_are_read_without_kubectl_as_kubectl_prints_them(
+    control_plane: LocalControlPlane, namespace: str
+) -> None:
+    control_plane.apply(unscheduled_pod(namespace))
+    # Pods of other suites may change between the two readings
+    arguments = ("pods", "-A", f"--field-selector=metadata.namespace={namespace}")
+    read, printed = control_plane.get(*arguments), Cluster.get(control_plane, *arguments)
+    assert len(read["items"]) == 1
+    assert read["items"] == printed["items"]
 
 
 def test_what_is_not_there_is_an_error_whoever_reads_it(control_plane: LocalControlPlane) -> None:

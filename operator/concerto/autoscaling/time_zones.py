@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 @lru_cache(maxsize=1024)
 def find_zone(name: str) -> ZoneInfo | None:
-    """The zone of that IANA name; None if there is none."""
+    """The zone of that IANA name; None if no zone has that name."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
