@@ -37,10 +37,12 @@ class Scheduling:
         self.parts.pending.on_profile("concerto")
 
 
-def scheduling(session: Session, clock: Callable[[], float] = lambda: 1000.0) -> Scheduling:
+def scheduling(
+    session: Session, clock: Callable[[], float] = lambda: 1000.0, *, settings: PipelineSettings | None = None
+) -> Scheduling:
     recorder = EventRecorder(session, component="c", instance="i")
     context = Context(session, NAMESPACE, recorder, Metrics(), clock)
-    parts = build_parts(context, ClusterState(), BindingLoad(PipelineSettings()), instance="me")
+    parts = build_parts(context, ClusterState(), BindingLoad(settings or PipelineSettings()), instance="me")
     informers = Informers(parts, context.metrics, clock)
     pipeline = BindingPipeline(context, parts)
     housekeeping = Housekeeping(context, parts, OverdueReports(context, parts, informers.capacity_uids))

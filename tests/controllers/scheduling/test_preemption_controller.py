@@ -116,7 +116,7 @@ async def test_a_pod_that_a_node_took_before_its_turn_is_not_nominated():
         assert it.server.seen == []
 
 
-async def test_events_wait_while_many_preemptions_go_on():
+async def test_events_wait_and_cycles_are_farther_apart_while_many_preemptions_go_on():
     release = asyncio.Event()
 
     async def slow(request):
@@ -129,11 +129,35 @@ async def test_events_wait_while_many_preemptions_go_on():
         for _ in range(PipelineSettings().max_preemptions_beside_events):
             tasks.start(release.wait())
         assert not load.busy
+        between_cycles = load.min_cycle_interval_seconds
         it.fails()
         await it.server.asked(1)
         assert load.busy
+        assert load.min_cycle_interval_seconds > between_cycles
         release.set()
         await eventually(lambda: not load.busy)
+        assert load.min_cycle_interval_seconds == between_cycles
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_victims_that_end_one_at_a_time_get_no_cycle_each(many, monkeypatch):
+    sleep, waits = asyncio.sleep, []
+
+    async def noted(seconds):
+        waits.append(seconds)
+        await sleep(min(seconds, 0.01))
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    settings = PipelineSettings(min_cycle_interval_beside_preemptions_seconds=100.0)
+    async with faulty([OK]) as server:
+        made = scheduling(server.session, settings=settings)
+        made.parts.load.preemptions = settings.max_preemptions_beside_events + many
+        made.informers.pods.on_change(None, raw_pod("asks"))
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: made.parts.reporter._waiting)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert any(each > 50.0 for each in waits) is many
 
 
 async def test_while_its_victims_live_no_others_are_looked_for():

@@ -52,16 +52,28 @@ def reported_in(reporter: UnschedulableReporter, time: Time, seconds: float, not
     return reported
 
 
-def reporter_of(time: Time) -> UnschedulableReporter:
-    return UnschedulableReporter(None, None, time, SETTINGS)  # type: ignore[arg-type]  # nothing is written
+def reporter_of(time: Time, many_preemptions: bool = False) -> UnschedulableReporter:
+    return UnschedulableReporter(None, None, time, SETTINGS, lambda: many_preemptions)  # type: ignore[arg-type]  # nothing is written
 
 
-def test_three_thousand_waiting_pods_are_all_reported_within_a_minute():
+@pytest.mark.parametrize("many_preemptions", [False, True])
+def test_three_thousand_waiting_pods_are_all_reported_within_a_minute(many_preemptions):
     time = Time()
-    reporter = reporter_of(time)
+    reporter = reporter_of(time, many_preemptions)
     for number in range(3000):
         reporter.note(pod(f"p{number}"), lacks())
     assert len(reported_in(reporter, time, 60.0)) == 3000
+
+
+def test_while_room_is_made_for_many_pods_the_condition_of_one_whose_turn_has_not_come_waits_for_its_nomination():
+    time = Time()
+    reporter = reporter_of(time, many_preemptions=True)
+    reporter.note(pod("searched"), lacks())
+    reporter.note_preemption("uid-searched", "preemption: 0/3 nodes are available: 3 No preemption victims found.")
+    reporter.note(pod("next"), lacks())
+    assert reported_in(reporter, time, 5.0) == {"searched": 1}
+    reporter.conditions_beside_nomination("uid-next")
+    assert reported_in(reporter, time, 60.0) == {}
 
 
 def test_a_pod_behind_a_crowd_whose_numbers_change_all_the_time_is_reported_at_once():

@@ -12,7 +12,11 @@ class PipelineSettings:
 
     Attributes:
         max_concurrent_bindings: bindings in flight.
-        max_preemptions_beside_events: while more than so many go on, events wait.
+        max_preemptions_beside_events: while more than so many go on, events wait, and cycles are farther apart.
+        min_cycle_interval_seconds: no two cycles start closer together, so that a burst of pods becomes one placement
+            record.
+        min_cycle_interval_beside_preemptions_seconds: the same while many preemptions go on. Their victims end one at a
+            time. A cycle after each of them would write a placement record for one pod, and look again at all others.
         max_waiting_bindings: stored decisions that wait for their binding; beyond that, no new cycle starts.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         shutdown_grace_seconds: how long bindings in flight get at the end.
@@ -23,6 +27,8 @@ class PipelineSettings:
 
     max_concurrent_bindings: int = 48
     max_preemptions_beside_events: int = 16
+    min_cycle_interval_seconds: float = 0.05
+    min_cycle_interval_beside_preemptions_seconds: float = 0.25
     max_waiting_bindings: int = 250
     binding_timeout_seconds: float = 4.0
     shutdown_grace_seconds: float = 2.0
@@ -51,8 +57,20 @@ class BindingLoad:
     @property
     def busy(self) -> bool:
         """Whether bindings or evictions wait for their turn, so that events should wait, too."""
-        bindings_wait = self._waiting > self._settings.max_concurrent_bindings
-        return bindings_wait or self.preemptions > self._settings.max_preemptions_beside_events
+        return self._waiting > self._settings.max_concurrent_bindings or self.many_preemptions
+
+    @property
+    def many_preemptions(self) -> bool:
+        """Whether room is being made for so many pods that the writes for it wait for their turn."""
+        return self.preemptions > self._settings.max_preemptions_beside_events
+
+    @property
+    def min_cycle_interval_seconds(self) -> float:
+        """Between the starts of two cycles, as things are now."""
+        settings = self._settings
+        if self.many_preemptions:
+            return settings.min_cycle_interval_beside_preemptions_seconds
+        return settings.min_cycle_interval_seconds
 
     def update(self, waiting: int) -> None:
         """So many bindings are in flight or wait for their turn now."""

@@ -76,7 +76,9 @@ def build_parts(
     """
     settings = settings or PipelineSettings()
     profiles = ProfilesInUse()
-    reporter = UnschedulableReporter(context.session, context.recorder, context.clock)
+    reporter = UnschedulableReporter(
+        context.session, context.recorder, context.clock, many_preemptions=lambda: load.many_preemptions
+    )
     pinning = PreparationSettings(settings.binding_timeout_seconds)
     pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write)
     pending = PendingPods(cluster, profiles, reporter, context.clock)

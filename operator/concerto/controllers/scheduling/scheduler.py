@@ -33,9 +33,8 @@ from concerto.scheduling.state.comparisons import TooManyComparisons
 
 logger = logging.getLogger(__name__)
 
-MIN_CYCLE_INTERVAL_SECONDS = 0.05
-"""No two cycles start closer together, so that a burst of pods becomes one placement record. A cycle that ran out of
-time leaves the event loop to others for as long."""
+_MIN_WAIT_SECONDS = 0.05
+"""Before a cycle that time has made due. A cycle that ran out of time leaves the event loop to others for as long."""
 
 _ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
 """What may be possible once room is not held for a gang any more."""
@@ -113,7 +112,7 @@ class Scheduler:
             out_of_time, postponed = result.out_of_time, result.postponed.uid if result.postponed else ""
             if math.isfinite(result.look_again_at):
                 asyncio.get_running_loop().call_later(
-                    max(MIN_CYCLE_INTERVAL_SECONDS, result.look_again_at - now), parts.pending.requeue, Change.CAPACITY
+                    max(_MIN_WAIT_SECONDS, result.look_again_at - now), parts.pending.requeue, Change.CAPACITY
                 )
             for gang, again_at in result.look_again_at_gangs.items():
                 asyncio.get_running_loop().call_later(again_at - now, parts.pending.look_at_pod_group, gang)
@@ -122,8 +121,8 @@ class Scheduler:
             self._end_hold_at(result.held_until, now)
             if result.decisions:
                 await self._pipeline.carry_out(result.decisions)
-            rest = MIN_CYCLE_INTERVAL_SECONDS - (clock() - started)
-            await asyncio.sleep(MIN_CYCLE_INTERVAL_SECONDS if result.out_of_time else max(0.0, rest))
+            rest = parts.load.min_cycle_interval_seconds - (clock() - started)
+            await asyncio.sleep(_MIN_WAIT_SECONDS if result.out_of_time else max(0.0, rest))
 
     def _end_hold_at(self, until: float, now: float) -> None:
         """Have a cycle look at the gang that holds room once its time is over."""
@@ -131,7 +130,7 @@ class Scheduler:
         if holder is None or until == self._hold_ends_at or not math.isfinite(until):
             return
         self._hold_ends_at = until
-        wait = max(MIN_CYCLE_INTERVAL_SECONDS, until - now)
+        wait = max(_MIN_WAIT_SECONDS, until - now)
         asyncio.get_running_loop().call_later(wait, self._parts.pending.look_at_pod_group, holder)
 
     def _take(self, result: CycleResult, now: float) -> None:

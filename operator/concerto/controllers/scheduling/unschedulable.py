@@ -34,6 +34,8 @@ class ReporterSettings:
 
     Attributes:
         patience_seconds: a pod that finds a node within this time is not reported.
+        patience_beside_preemptions_seconds: the same while room is made for many pods, for a pod that pods to evict
+            have not been searched for yet. Its condition is written with its nomination, if its turn comes in time.
         repeat_seconds: between two reports on one pod, if the reasons have changed.
         tick_seconds: how often pods that are due are looked for.
         max_reports_per_tick: reports in one tick.
@@ -41,6 +43,7 @@ class ReporterSettings:
     """
 
     patience_seconds: float = 2.0
+    patience_beside_preemptions_seconds: float = 15.0
     repeat_seconds: float = 30.0
     tick_seconds: float = 0.5
     max_reports_per_tick: int = 40
@@ -74,12 +77,22 @@ class UnschedulableReporter:
         recorder: EventRecorder,
         clock: Callable[[], float],
         settings: ReporterSettings | None = None,
+        many_preemptions: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Nothing is written before `run`."""
+        """Nothing is written before `run`.
+
+        Args:
+            session: the way to the API server.
+            recorder: of the events.
+            clock: seconds since the epoch.
+            settings: when a pod is reported.
+            many_preemptions: whether room is being made for many pods.
+        """
         self._session = session
         self._recorder = recorder
         self._clock = clock
         self._settings = settings or ReporterSettings()
+        self._many_preemptions = many_preemptions
         self._waiting: dict[str, _Waiting] = {}
 
     def note(self, pod: PodView, diagnosis: Diagnosis) -> None:
@@ -132,11 +145,13 @@ class UnschedulableReporter:
         Numbers in the message change all the time in a busy cluster; only other reasons are news.
         """
         now, settings = self._clock(), self._settings
+        many = self._many_preemptions()
+        patience_before_search = settings.patience_beside_preemptions_seconds if many else settings.patience_seconds
         due = [
             w
             for w in self._waiting.values()
             if w.reasons != w.reported
-            and now - w.since >= settings.patience_seconds
+            and now - w.since >= (settings.patience_seconds if w.preemption else patience_before_search)
             and now - w.reported_at >= settings.repeat_seconds
         ]
         due.sort(key=lambda w: (w.reported is not None, w.reported_at, w.since))
