@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from concerto.kube import ClusterConfig, NotFound, OutcomeUnknown, Session
-from concerto.kube.resources import PODS, REPLICA_SETS
+from concerto.kube.resources import LEASES, PODS, REPLICA_SETS
 from e2e.bench import scale_pods
 from e2e.bench.bound import BoundTimes, bound_times
 from e2e.bench.cores import cores_used, in_words
@@ -144,15 +144,19 @@ def measure(size: Size, say: Say, figures: dict[str, Any], *, profiles: bool = F
 def _load(plane: LocalControlPlane, size: Size, say: Say) -> None:
     """Create the pods that run already; their nodes' kubelets write that they do."""
     say(f"{size.pods} pods that are bound to them, by {_LOADERS} connections of {scale_pods.IN_FLIGHT} requests")
-    asyncio.run(_make_owners(plane.kubeconfig))
+    asyncio.run(_make_lease_and_owners(plane.kubeconfig))
     began = time.monotonic()
     by_many(plane.kubeconfig, "create", size.nodes, size.pods, say)
     say(f"  created at {size.pods / (time.monotonic() - began):.0f}/s; waiting for the nodes to run them")
     asyncio.run(_all_running(plane.kubeconfig, say))
 
 
-async def _make_owners(kubeconfig: Path) -> None:
+async def _make_lease_and_owners(kubeconfig: Path) -> None:
     async with await Session.open(ClusterConfig.from_kubeconfig(kubeconfig)) as session:
+        # As where an operator has led before. Without its Lease, the policies that fence have the API server ask itself
+        # for it at each write of a pod's status
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "concerto-operator"}}
+        await session.create(LEASES.path("concerto-system"), lease)
         bodies = [scale_pods.replica_set(number) for number in range(scale_pods.SERVICES)]
         paths = (REPLICA_SETS.path(body["metadata"]["namespace"]) for body in bodies)
         await scale_pods.at_a_time(8, (session.create(path, body) for path, body in zip(paths, bodies)))

@@ -259,11 +259,12 @@ async def test_nodes_that_are_api_objects_only_take_pods_and_never_start_them(
         assert is_ready(status)
         assert status["capacity"] == 110, "all the pods that a kubelet takes"
         await session.create(PODS.path(namespace), a_pod("p", name))
-        before, began = fleet.writes.sent, time.monotonic()
+        before, began = fleet.node_writes.sent, time.monotonic()
         await asyncio.sleep(3)
         assert (await session.get(PODS.path(namespace, "p")))["status"]["phase"] == "Pending"
         rounds = 1 + (time.monotonic() - began) / fleet.settings.renew_seconds
-        assert fleet.writes.sent - before <= 100 * rounds, "Leases only"
+        assert fleet.node_writes.sent - before <= 100 * rounds, "Leases only"
+        assert fleet.pod_writes.sent == 0
 
 
 async def test_the_command_line_plays_until_it_is_stopped(session: Session, cluster: Cluster, namespace: str) -> None:

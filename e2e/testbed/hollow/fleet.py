@@ -35,6 +35,8 @@ from e2e.testbed.hollow.writes import WriteQueue
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 0.1
+# Of the process's time, at most
+_AGENTS_SHARE = 0.4
 
 
 @dataclass
@@ -66,7 +68,8 @@ class Fleet:
         nodes: by name.
         node_objects: their objects in the API server.
         model: what happens on the nodes.
-        writes: what kubelets write: pods, Leases, Nodes.
+        node_writes: what kubelets write of their nodes: Leases, Nodes. It does not wait behind that of many pods.
+        pod_writes: what they write of pods.
         publications: what agents write.
     """
 
@@ -84,7 +87,8 @@ class Fleet:
         self.model = NodeFleet(
             [shape.cores] * count, [shape.memory_bytes] * count, model_rng, settings.model, now=self._clock()
         )
-        self.writes = WriteQueue(settings.writes_in_flight)
+        self.node_writes = WriteQueue(settings.writes_in_flight)
+        self.pod_writes = WriteQueue(settings.writes_in_flight)
         self.publications = WriteQueue(settings.publications_in_flight)
         self.agents = Agents(
             session,
@@ -97,7 +101,7 @@ class Fleet:
             kinds=PodKinds(count) if settings.measures_kinds else None,
         )
         self._pinning = settings.machine and Pinning(session, settings.machine, self.publications, self.wall)
-        self.node_objects = NodeObjects(session, settings, self.nodes, self.writes, self.agents, self._pinning)
+        self.node_objects = NodeObjects(session, settings, self.nodes, self.node_writes, self.agents, self._pinning)
         self._pods: dict[str, _Pod] = {}
         self._on_node: list[dict[str, dict[str, int]]] = [{} for _ in range(count)]
         self._pod_ips = _addresses()
@@ -169,7 +173,7 @@ class Fleet:
         if refused:
             pod.over = True
             status = objects.rejected_status(raw, refused, self.wall(now))
-            self.writes.put(("pod", view.uid), lambda: self._write_status(pod, status))
+            self.pod_writes.put(("pod", view.uid), lambda: self._write_status(pod, status))
             return pod
         self._on_node[node.index][view.uid] = dict(view.requests)
         self._start(pod, now)
@@ -225,7 +229,7 @@ class Fleet:
             self._pods.pop(pod.view.uid, None)
 
     def _sync(self, pod: _Pod) -> None:
-        self.writes.put(("pod", pod.view.uid), lambda: self._write_pod(pod))
+        self.pod_writes.put(("pod", pod.view.uid), lambda: self._write_pod(pod))
 
     async def _write_pod(self, pod: _Pod) -> None:
         """Brings the pod's object to where the pod is: its status, and its end once it is to be deleted."""
@@ -257,7 +261,8 @@ class Fleet:
 
     def _parts(self) -> list[Coroutine[Any, Any, None]]:
         parts = [
-            self.writes.run(),
+            self.node_writes.run(),
+            self.pod_writes.run(),
             self.publications.run(),
             self.node_objects.renew_leases(),
             self.node_objects.follow(),
@@ -273,7 +278,11 @@ class Fleet:
         await self._reflector.run()
 
     async def _live(self) -> None:
-        """Lets time pass on the nodes, and reads them ten times a second."""
+        """Lets time pass on the nodes, and reads them ten times a second, or less often if there are very many.
+
+        Thousands of agents in one process would otherwise leave no time for kubelets: Leases would lapse, and pods
+        would not start.
+        """
         next_sample = self._clock() + SAMPLE_SECONDS
         while True:
             now = self._clock()
@@ -282,7 +291,8 @@ class Fleet:
             if now >= next_sample:
                 self.agents.sample(self.model.readings(now), now, self.model)
                 # A sample that is late is not made up for: its readings simply span more time.
-                next_sample = max(next_sample + SAMPLE_SECONDS, now)
+                took = self._clock() - now
+                next_sample = max(next_sample + SAMPLE_SECONDS, now + took / _AGENTS_SHARE)
             await asyncio.sleep(max(0.0, min(next_sample, self.model.next_time()) - self._clock()))
 
 
