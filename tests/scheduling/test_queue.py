@@ -4,10 +4,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from concerto.api.selectors import LabelSelector
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.queue import MAX_REGROUPED, Queue, QueueSettings
+from concerto.scheduling.queue import MAX_FLUSHED, MAX_REGROUPED, Queue, QueueSettings
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 from support.scheduling_builders import pod
+from support.step_counts import steps_of
 from support.volume_builders import mounts
 
 NOW = 1000.0
@@ -61,6 +62,33 @@ def test_a_user_who_makes_ever_new_terms_has_a_part_of_the_pods_grouped_anew_wit
     assert len(q._groups) == count - 1
 
 
+def test_what_a_cycle_begins_with_does_not_grow_with_the_pods_of_which_each_is_unlike_the_others():
+    def steps(count):
+        q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}) for i in range(count)))
+        next(q.heads(NOW))
+        q.mark_unschedulable("uid-p0", Change.CAPACITY, NOW)
+
+        def cycle():
+            looked_at = q.heads(NOW)
+            q.take(next(looked_at).uid)
+            q.mark_unschedulable(next(looked_at).uid, Change.CAPACITY, NOW)
+            q.requeue(Change.CAPACITY)
+
+        return steps_of(cycle)
+
+    assert steps(2000) < 1.2 * steps(200)
+
+
+def test_groups_that_have_waited_for_long_enough_together_are_looked_at_again_in_parts():
+    count = MAX_FLUSHED + 1
+    q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}) for i in range(count)))
+    for i in range(count):
+        q.mark_unschedulable(f"uid-p{i}", Change.NODE, NOW)
+    assert len(heads(q, NOW + 30)) == MAX_FLUSHED
+    assert q.next_ready() == NOW + 30
+    assert len(heads(q, NOW + 30)) == count
+
+
 def test_priority_then_age_then_arrival():
     q = queue(young("late", 9), young("b", 5), young("a", 5), young("early", 1), young("vip", 30, priority=10))
     assert heads(q) == ["vip", "early", "b", "a", "late"]
@@ -76,6 +104,17 @@ def test_of_each_template_no_more_than_a_cycle_can_place():
     assert len(heads(q)) == 252
     assert heads(q, limit=1) == ["p000", "b0"]
     assert len(q) == 302
+
+
+def test_pods_beyond_those_that_cycles_look_at_have_their_turns():
+    q = queue(*(pod(f"p{i:03}") for i in range(260)), pod("other", nodeSelector={"of": "its own"}))
+    names = [[p.name for p in q.next_beyond_heads("uid-p000", 4)] for _ in range(4)]
+    rest = [f"p{i}" for i in range(250, 260)]
+    assert names == [rest[:4], rest[4:8], rest[8:], rest[:4]]
+    assert q.next_beyond_heads("uid-p001", 4) == [], "the first of its like stands for them"
+    assert q.next_beyond_heads("uid-other", 4) == q.next_beyond_heads("uid-other", 4) == []
+    q.retry("uid-p000", NOW)
+    assert q.next_beyond_heads("uid-p000", 4) == [], "it backs off"
 
 
 def test_heads_stay_until_something_is_said_of_them():
@@ -279,6 +318,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.arrival = {}
         self.ready = {}
         self.parked = {}
+        self.considered = set()
+        self.failed = set()
         self.count = 0
 
     def make(self, name, kind, second):
@@ -319,20 +360,31 @@ class QueueMachine(RuleBasedStateMachine):
         self.tidy()
 
     @precondition(lambda self: self.pods)
-    @rule(data=st.data(), requeue_on=st.sampled_from([Change.NODE, Change.CAPACITY]))
-    def mark_unschedulable(self, data, requeue_on):
+    @rule(data=st.data(), requeue_on=st.sampled_from([Change.NODE, Change.CAPACITY]), considered=st.booleans())
+    def mark_unschedulable(self, data, requeue_on, considered):
         """Any pod: a gang's are marked together, whether they are among the heads or not."""
-        list(self.queue.heads(self.now))
+        list(self.queue.heads(self.now, resume=True))
         self.ripen()
         name = data.draw(st.sampled_from(sorted(self.pods)))
-        self.queue.mark_unschedulable(f"uid-{name}", requeue_on, self.now)
+        self.queue.mark_unschedulable(f"uid-{name}", requeue_on, self.now, always_considered=considered)
         if name not in self.ready:
-            self.parked.setdefault(self.pods[name][0], requeue_on)
+            kind = self.pods[name][0]
+            self.failed.add(kind)
+            if kind not in self.parked:
+                self.considered.discard(kind)
+            self.parked.setdefault(kind, requeue_on)
+            self.considered |= {kind} if considered else set()
 
     @rule(change=st.sampled_from([Change.NODE, Change.CAPACITY]))
     def wake(self, change):
         self.queue.requeue(change)
         self.parked = {kind: by for kind, by in self.parked.items() if by != change}
+
+    @rule()
+    def begin_pass(self):
+        list(self.queue.heads(self.now))
+        self.ripen()
+        self.failed = set()
 
     @rule(seconds=st.sampled_from([0.5, 3.0]))
     def wait(self, seconds):
@@ -345,14 +397,22 @@ class QueueMachine(RuleBasedStateMachine):
         """A kind of which nobody waits any more is forgotten, parked or not."""
         waiting = {kind for name, (kind, _) in self.pods.items() if name not in self.ready}
         self.parked = {kind: by for kind, by in self.parked.items() if kind in waiting}
+        self.failed &= waiting
 
     @invariant()
     def heads_are_those_of_the_sorted_list(self):
-        got = [p.name for p in self.queue.heads(self.now)]
+        got = [p.name for p in self.queue.heads(self.now, resume=True)]
         self.ripen()
-        want = [p for name, (kind, p) in self.pods.items() if name not in self.ready and kind not in self.parked]
-        want.sort(key=lambda p: (-p.priority, p.created, self.arrival[p.name]))
-        assert got == [p.name for p in want]
+        ready = [(name, kind) for name, (kind, _) in self.pods.items() if name not in self.ready]
+        want = [name for name, kind in ready if kind not in self.parked]
+        if want:
+            want += [name for name, kind in ready if kind in self.parked and kind in self.considered]
+
+        def place(name):
+            kind, made = self.pods[name]
+            return kind in self.failed, -made.priority, made.created, self.arrival[name]
+
+        assert got == sorted(want, key=place)
         assert len(self.queue) == len(self.pods)
 
 

@@ -8,25 +8,26 @@ PrioritySort within a namespace (priority, then creation, then arrival); namespa
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import TypeVar
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.cycle import MAX_DECISIONS
+from concerto.scheduling.queue_order import Place, PodsAlike, QueueKey, QueueOrder
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 
-_Place = tuple[float, int, str]
-"""Creation time, order of arrival, UID: a pod's place in its group."""
+_K = TypeVar("_K")
 MAX_REGROUPED = 2000
 """Pods whose group is computed again with one cycle: 40 ms."""
-_GroupKey = tuple[str, int, str, Hashable]
-"""Scheduler name, priority, namespace, signature and PodGroup."""
+MAX_FLUSHED = 2000
+"""Groups that have waited for long enough, of which as many are looked at again with one cycle."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +46,12 @@ class QueueSettings:
     flush_seconds: float = 30.0
 
 
-@dataclass(eq=False)
-class _Group:
-    key: _GroupKey
-    places: list[_Place] = field(default_factory=list)
-    unschedulable_since: float | None = None
-    requeue_on: Change = Change.NOTHING
-    always_considered: bool = False
-    failed_in_pass: int = -1
-    claims: frozenset[ClaimKey] = frozenset()  # once it is unschedulable, and volumes may be why
-    pod_group: GroupKey | None = None  # once it is unschedulable, of all its pods
-
-
 @dataclass
 class _Waiting:
     pod: PodView
-    place: _Place
-    group: _Group
+    place: Place
+    group: PodsAlike
+    version: int  # of the signatures
     ready_at: float | None = None
 
 
@@ -76,19 +66,16 @@ class Queue:
     def __init__(self, settings: QueueSettings | None = None, signatures: PodSignatures | None = None) -> None:
         self._settings = settings or QueueSettings()
         self._signatures = signatures if signatures is not None else PodSignatures()
-        self._version = self._signatures.version
-        self._waiting: dict[str, _Waiting] = {}
-        self._to_regroup: dict[str, None] = {}  # UIDs, in order
-        self._groups: dict[_GroupKey, _Group] = {}
-        self._unschedulable: OrderedDict[_GroupKey, _Group] = OrderedDict()  # longest first
-        self._by_requeue_on: dict[Change, dict[_GroupKey, _Group]] = {}
-        self._by_claim: dict[ClaimKey, dict[_GroupKey, _Group]] = {}
-        self._by_pod_group: dict[GroupKey, dict[_GroupKey, _Group]] = {}
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by UID, the oldest versions of signatures first
+        self._groups: dict[QueueKey, PodsAlike] = {}  # those that have places
+        self._order = QueueOrder(lambda uid: self._waiting[uid].group)
+        self._unschedulable: OrderedDict[PodsAlike, None] = OrderedDict()  # longest first
+        self._by_requeue_on: dict[Change, dict[PodsAlike, None]] = {}
+        self._by_claim: dict[ClaimKey, dict[PodsAlike, None]] = {}
+        self._by_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}
         self._backoff: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
         self._arrivals = 0
-        self._pass = 0
-        self._last_namespace: dict[int, str] = {}  # by priority
 
     def __len__(self) -> int:
         """Pods in the queue, whatever they wait for."""
@@ -113,17 +100,19 @@ class Queue:
         known = self._waiting.get(pod.uid)
         key = self._key(pod)
         if known is not None and known.group.key == key:
-            known.pod = pod
+            known.pod, known.version = pod, self._signatures.version
+            self._waiting.move_to_end(pod.uid)
             return
         arrival, ready_at = self._arrivals, None
         if known is not None:
             arrival, ready_at = known.place[1], known.ready_at
+            del self._waiting[pod.uid]
             self._leave(known)
         self._arrivals += 1
-        group = self._group(key)
-        self._waiting[pod.uid] = waiting = _Waiting(pod, (pod.created, arrival, pod.uid), group, ready_at)
+        place, version = (pod.created, arrival, pod.uid), self._signatures.version
+        self._waiting[pod.uid] = waiting = _Waiting(pod, place, PodsAlike(key), version, ready_at)
         if ready_at is None:
-            insort(group.places, waiting.place)
+            self._join(waiting)
 
     def remove(self, uid: str) -> None:
         """The pod is bound, gone, or no longer ours to place."""
@@ -153,21 +142,15 @@ class Queue:
         self._regroup()
         self._ripen(now)
         if not resume:
-            self._pass += 1
-        active = [g for g in self._groups.values() if g.unschedulable_since is None and g.places]
-        if active:
-            active += [g for g in self._unschedulable.values() if g.always_considered and g.places]
-        buckets: dict[tuple[bool, int], dict[str, list[_Group]]] = {}
-        for group in active:
-            _, priority, namespace, _ = group.key
-            bucket = buckets.setdefault((group.failed_in_pass == self._pass, -priority), {})
-            bucket.setdefault(namespace, []).append(group)
-        return self._in_turns(sorted(buckets.items(), key=lambda item: item[0]), limit)
+            self._order.begin_pass()
+        if len(self._groups) == len(self._unschedulable):
+            return iter(())
+        return (self._waiting[uid].pod for _, _, uid in self._order.places(limit))
 
     def parked(self, change: Change) -> Iterator[PodView]:
         """Pods that wait for such a change and are not among the heads, of each group as many as of heads."""
         for requeue_on in [each for each in self._by_requeue_on if each & change]:
-            for group in self._by_requeue_on[requeue_on].values():
+            for group in self._by_requeue_on[requeue_on]:
                 if not group.always_considered:
                     yield from (self._waiting[uid].pod for _, _, uid in group.places[:MAX_DECISIONS])
 
@@ -176,7 +159,7 @@ class Queue:
 
         Pods that were asked for and not looked at have not had theirs.
         """
-        self._last_namespace.update(turns)
+        self._order.note_turns(turns)
 
     def mark_unschedulable(self, uid: str, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
@@ -193,31 +176,40 @@ class Queue:
         if waiting is None or waiting.ready_at is not None:
             return  # one that backs off is in no group until its wait is over
         group = waiting.group
-        group.failed_in_pass = self._pass
         if group.unschedulable_since is None:
             group.unschedulable_since = now
             group.requeue_on = requeue_on
             group.always_considered = False
-            self._unschedulable[group.key] = group
-            self._by_requeue_on.setdefault(requeue_on, {})[group.key] = group
+            self._unschedulable[group] = None
+            self._by_requeue_on.setdefault(requeue_on, {})[group] = None
             if Change.VOLUMES in requeue_on:
                 group.claims = _claims_of(waiting.pod)
             for claim in group.claims:
-                self._by_claim.setdefault(claim, {})[group.key] = group
+                self._by_claim.setdefault(claim, {})[group] = None
             if waiting.pod.group:
                 group.pod_group = (waiting.pod.namespace, waiting.pod.group)
-                self._by_pod_group.setdefault(group.pod_group, {})[group.key] = group
+                self._by_pod_group.setdefault(group.pod_group, {})[group] = None
         group.always_considered |= always_considered
+        self._order.note_failure(group)
 
-    def not_among_heads(self, uid: str) -> list[PodView]:
-        """Pods like this one that no cycle looks at because so many are before them; only for the first of its group.
+    def is_first(self, uid: str) -> bool:
+        """Whether the pod is the first of its like, and so stands for those that no cycle looks at."""
+        waiting = self._waiting.get(uid)
+        return waiting is not None and waiting.group.places[:1] == [waiting.place]
+
+    def next_beyond_heads(self, uid: str, limit: int) -> list[PodView]:
+        """Pods like this one that no cycle looks at because so many are before them: so many at a time, in turn.
 
         What holds for the first of a group holds for all of them.
         """
-        waiting = self._waiting.get(uid)
-        if waiting is None or not waiting.group.places or waiting.group.places[0] != waiting.place:
+        if not self.is_first(uid):
             return []
-        return [self._waiting[uid].pod for _, _, uid in waiting.group.places[MAX_DECISIONS:]]
+        group = self._waiting[uid].group
+        beyond = len(group.places) - MAX_DECISIONS
+        begin = group.served_beyond_heads if group.served_beyond_heads < beyond else 0
+        group.served_beyond_heads = begin + limit
+        places = islice(group.places, MAX_DECISIONS + begin, MAX_DECISIONS + begin + limit)
+        return [self._waiting[uid].pod for _, _, uid in places]
 
     def retry(self, uid: str, now: float) -> float:
         """The pod's binding has failed: it waits 1 s, 2 s, ... 10 s by how often that has happened.
@@ -240,18 +232,15 @@ class Queue:
     def requeue(self, change: Change) -> None:
         """Something has changed: unschedulable pods that it could help are active again."""
         for requeue_on in [each for each in self._by_requeue_on if each & change]:
-            for group in list(self._by_requeue_on[requeue_on].values()):
-                self._activate(group)
+            self._activate(list(self._by_requeue_on[requeue_on]))
 
     def requeue_users(self, claim: ClaimKey) -> None:
         """A claim has changed: that helps pods that use it, and no others, however many claims a namespace makes."""
-        for group in list(self._by_claim.get(claim, {}).values()):
-            self._activate(group)
+        self._activate(list(self._by_claim.get(claim, ())))
 
     def requeue_pod_group(self, key: GroupKey) -> None:
         """A PodGroup or its pods have changed: that helps those pods, and no others, however many groups there are."""
-        for group in list(self._by_pod_group.get(key, {}).values()):
-            self._activate(group)
+        self._activate(list(self._by_pod_group.get(key, ())))
 
     def get(self, uid: str) -> PodView | None:
         """The pod; None if it is not in the queue."""
@@ -260,12 +249,11 @@ class Queue:
 
     def requeue_all(self) -> None:
         """Everything may have changed (a profile was edited): all unschedulable pods are active again."""
-        for group in list(self._unschedulable.values()):
-            self._activate(group)
+        self._activate(list(self._unschedulable))
 
     def next_ready(self) -> float | None:
         """When a pod or group becomes active by the mere passing of time; None if none does."""
-        times = [g.unschedulable_since + self._settings.flush_seconds for g in islice(self._unschedulable.values(), 1)
+        times = [g.unschedulable_since + self._settings.flush_seconds for g in islice(self._unschedulable, 1)
                  if g.unschedulable_since is not None]  # fmt: skip
         while self._backoff and not self._is_backing_off(*self._backoff[0]):
             heapq.heappop(self._backoff)  # its pod has gone: it must not hide those behind it
@@ -274,50 +262,22 @@ class Queue:
 
     # --- inside
 
-    def _key(self, pod: PodView) -> _GroupKey:
+    def _key(self, pod: PodView) -> QueueKey:
         return (pod.scheduler_name, pod.priority, pod.namespace, (self._signatures.of(pod), pod.group))
 
-    def _group(self, key: _GroupKey) -> _Group:
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(key)
-        return group
-
-    def _activate(self, group: _Group) -> None:
-        group.unschedulable_since = None
-        del self._unschedulable[group.key]
-        del self._by_requeue_on[group.requeue_on][group.key]
-        if not self._by_requeue_on[group.requeue_on]:
-            del self._by_requeue_on[group.requeue_on]
-        for claim in group.claims:
-            del self._by_claim[claim][group.key]
-            if not self._by_claim[claim]:
-                del self._by_claim[claim]
-        group.claims = frozenset()
-        if group.pod_group is not None:
-            del self._by_pod_group[group.pod_group][group.key]
-            if not self._by_pod_group[group.pod_group]:
-                del self._by_pod_group[group.pod_group]
-        group.pod_group = None
-
-    def _in_turns(
-        self, buckets: Iterable[tuple[tuple[bool, int], dict[str, list[_Group]]]], limit: int
-    ) -> Iterator[PodView]:
-        """Bucket after bucket; in a bucket one pod of each namespace in turn, beginning after the last one served."""
-        for (_, priority), bucket in buckets:
-            last = self._last_namespace.get(priority, "")
-            turns = [
-                (namespace, heapq.merge(*(islice(group.places, limit) for group in bucket[namespace])))
-                for namespace in _rotated(sorted(bucket), last)
-            ]
-            while turns:
-                remaining = []
-                for namespace, places in turns:
-                    place = next(places, None)
-                    if place is not None:
-                        yield self._waiting[place[2]].pod
-                        remaining.append((namespace, places))
-                turns = remaining
+    def _activate(self, groups: Iterable[PodsAlike]) -> None:
+        """Cycles look at these groups, which were unschedulable."""
+        for group in groups:
+            group.unschedulable_since = None
+            del self._unschedulable[group]
+            _remove(self._by_requeue_on, group.requeue_on, group)
+            for claim in group.claims:
+                _remove(self._by_claim, claim, group)
+            group.claims = frozenset()
+            if group.pod_group is not None:
+                _remove(self._by_pod_group, group.pod_group, group)
+            group.pod_group = None
+        self._order.add(groups)
 
     def _regroup(self) -> None:
         """Alike pods have become different: each goes to the group that it belongs to now, so many with each cycle.
@@ -325,13 +285,10 @@ class Queue:
         A user who makes ever new terms would hold up every cycle otherwise. Those whose turn has not come wait with
         their former group for some cycles more.
         """
-        if self._version != self._signatures.version:
-            self._version = self._signatures.version
-            self._to_regroup |= dict.fromkeys(uid for uid in self._waiting if uid not in self._to_regroup)
-        for uid in list(islice(self._to_regroup, MAX_REGROUPED)):
-            del self._to_regroup[uid]
-            if (waiting := self._waiting.get(uid)) is not None:
-                self.set(waiting.pod)
+        version = self._signatures.version
+        former = takewhile(lambda waiting: waiting.version != version, self._waiting.values())
+        for waiting in list(islice(former, MAX_REGROUPED)):
+            self.set(waiting.pod)
 
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:
@@ -339,32 +296,41 @@ class Queue:
             if self._is_backing_off(at, uid):
                 waiting = self._waiting[uid]
                 waiting.ready_at = None
-                waiting.group = self._group(waiting.group.key)
-                insort(waiting.group.places, waiting.place)
-        while self._unschedulable:
-            group = next(iter(self._unschedulable.values()))
-            if group.unschedulable_since is None or group.unschedulable_since + self._settings.flush_seconds > now:
-                return
-            self._activate(group)
+                self._join(waiting)
+        latest = now - self._settings.flush_seconds
+        due = takewhile(lambda group: (group.unschedulable_since or 0.0) <= latest, self._unschedulable)
+        self._activate(list(islice(due, MAX_FLUSHED)))
 
     def _is_backing_off(self, ready_at: float, uid: str) -> bool:
         waiting = self._waiting.get(uid)
         return waiting is not None and waiting.ready_at == ready_at
 
+    def _join(self, waiting: _Waiting) -> None:
+        """The pod, which does not back off, waits with its like."""
+        key = waiting.group.key
+        if (group := self._groups.get(key)) is None:
+            group = self._groups[key] = PodsAlike(key)
+        waiting.group = group
+        insort(group.places, waiting.place)
+        self._order.update(group)
+
     def _leave(self, waiting: _Waiting) -> None:
+        """The pod no longer waits with its like."""
+        if waiting.ready_at is not None:
+            return  # it waits by itself
         group = waiting.group
-        if waiting.ready_at is None:
-            del group.places[bisect_left(group.places, waiting.place)]
-        if not group.places and self._groups.get(group.key) is group:
+        del group.places[bisect_left(group.places, waiting.place)]
+        self._order.update(group)
+        if not group.places:
             del self._groups[group.key]
             if group.unschedulable_since is not None:
-                self._activate(group)
+                self._activate([group])
 
 
-def _rotated(names: list[str], last: str) -> list[str]:
-    """Sorted names, beginning after the last one."""
-    at = bisect_right(names, last)
-    return names[at:] + names[:at]
+def _remove(index: dict[_K, dict[PodsAlike, None]], key: _K, group: PodsAlike) -> None:
+    del index[key][group]
+    if not index[key]:
+        del index[key]
 
 
 def _claims_of(pod: PodView) -> frozenset[ClaimKey]:

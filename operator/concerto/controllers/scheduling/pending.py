@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
@@ -13,6 +14,9 @@ from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
+
+MAX_ENQUEUED = 2000
+"""Pods of changed profiles that come into the queue, or leave it, with one cycle: 40 ms."""
 
 
 class PendingPods:
@@ -47,6 +51,7 @@ class PendingPods:
         self._reporter = reporter
         self._clock = clock
         self._pods: dict[str, PodView] = {}  # by UID
+        self._of_changed_profiles: dict[str, None] = {}  # UIDs, in order
         self._first_seen: dict[str, float] = {}
 
     def __contains__(self, uid: str) -> bool:
@@ -64,6 +69,7 @@ class PendingPods:
         """The pod is bound, has ended or is gone."""
         if self._pods.pop(uid, None) is not None:
             self.queue.remove(uid)
+            self._of_changed_profiles.pop(uid, None)
             self._reporter.forget(uid)
             self._first_seen.pop(uid, None)
 
@@ -75,15 +81,22 @@ class PendingPods:
     def on_profile(self, scheduler_name: str) -> None:
         """The profile of that scheduler name came into use, changed, or is no longer in use."""
         pods = [pod for pod in self._pods.values() if pod.scheduler_name == scheduler_name]
-        if scheduler_name not in self._profiles:
-            for pod in pods:
-                self.queue.remove(pod.uid)
-                self._reporter.forget(pod.uid)
-            return
-        for pod in pods:
-            self._enqueue(pod)
+        is_used = scheduler_name in self._profiles
+        self._of_changed_profiles |= {pod.uid: None for pod in pods if (pod.uid in self.queue) != is_used}
         self.queue.requeue_all()
         self.work.set()
+
+    def apply_profiles(self) -> None:
+        """Some pods of profiles that came into use join the queue, and some of those that are not used leave it."""
+        for uid in list(islice(self._of_changed_profiles, MAX_ENQUEUED)):
+            del self._of_changed_profiles[uid]
+            if (pod := self._pods.get(uid)) is None:
+                continue
+            if pod.scheduler_name in self._profiles:
+                self._enqueue(pod)
+            else:
+                self.queue.remove(uid)
+                self._reporter.forget(uid)
 
     def requeue(self, change: Change) -> None:
         """The cluster changed in a way that may let waiting pods find a node."""
@@ -117,7 +130,10 @@ class PendingPods:
             self.work.set()
 
     async def wait_for_work(self, now: float) -> None:
-        """Return when something changed, or a pod's wait is over."""
+        """Return when something changed, a pod's wait is over, or pods of changed profiles remain."""
+        if self._of_changed_profiles:
+            await asyncio.sleep(0)
+            return
         self.work.clear()
         due = self.queue.next_ready()
         try:

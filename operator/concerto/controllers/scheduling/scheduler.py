@@ -38,6 +38,8 @@ _MIN_WAIT_SECONDS = 0.05
 
 _ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
 """What may be possible once room is not held for a gang any more."""
+_MAX_NOTED = 5000
+"""Pods beyond those that a cycle looks at which are noted with it, for all kinds together: 10 ms."""
 _MAX_LOGGED = 100
 """Different errors of plugins that are remembered, so that each is logged once."""
 
@@ -85,15 +87,15 @@ class Scheduler:
         out_of_time, postponed = False, ""
         while True:
             await parts.load.below_limit.wait()
-            now = self._context.clock()
+            now, started, cpu = self._context.clock(), clock(), time.thread_time()
             if parts.cluster.pod_groups.held_room.is_overdue(now):
                 parts.pending.requeue(_ROOM)  # maybe only pods wait that did not get this room
+            parts.pending.apply_profiles()
             heads = parts.pending.queue.heads(now, resume=out_of_time)
             first, of_postponed = next(heads, None), parts.pending.queue.get(postponed)
             if first is None and of_postponed is None:
                 await parts.pending.wait_for_work(now)
                 continue
-            started, cpu = clock(), time.thread_time()
             # No await from here to the end of the cycle: it decides on one state of the cluster
             with self._context.metrics.cycle_seconds.time():
                 result = schedule(
@@ -146,8 +148,6 @@ class Scheduler:
                 failure.pod.uid, failure.diagnosis.requeue_on, now, always_considered=failure.always_considered
             )
             parts.reporter.note(failure.pod, failure.diagnosis)
-            for alike in queue.not_among_heads(failure.pod.uid):
-                parts.reporter.note(alike, failure.diagnosis)
             if failure.error is None and failure.diagnosis.gang is None and not _is_of_gang(failure.pod, result):
                 self.on_unschedulable(failure.pod, failure.diagnosis)
             elif isinstance(failure.error, TooManyComparisons):
@@ -155,6 +155,7 @@ class Scheduler:
             elif failure.error is not None and (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
                 logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)
+        self._note_beyond_heads(result)
         for key, diagnosis in result.gangs.items():
             parts.group_status.note(key, diagnosis)
             metrics.gangs.labels(_outcome_of_gang(diagnosis)).inc()
@@ -165,6 +166,14 @@ class Scheduler:
             metrics.abstentions.labels(plugin).inc(nodes)
         metrics.decisions.labels("unschedulable").inc(len(result.unschedulable))
         metrics.pending.set(len(queue))
+
+    def _note_beyond_heads(self, result: CycleResult) -> None:
+        """Have pods reported that no cycle looks at, because so many of their like are before them."""
+        queue, reporter = self._parts.pending.queue, self._parts.reporter
+        firsts = [failure for failure in result.unschedulable if queue.is_first(failure.pod.uid)]
+        for failure in firsts:
+            for alike in queue.next_beyond_heads(failure.pod.uid, max(1, _MAX_NOTED // len(firsts))):
+                reporter.note(alike, failure.diagnosis)
 
 
 def _is_of_gang(pod: PodView, result: CycleResult) -> bool:

@@ -1,0 +1,182 @@
+"""Groups of waiting pods in the order in which cycles look at them. Pure.
+
+The order is kept as groups come, change and go. So a cycle that begins costs what it looks at, however many groups
+there are: a user can make every pod a group of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from concerto.api.podgroup import GroupKey
+from concerto.api.volumes import ClaimKey
+from concerto.scheduling.state.changes import Change
+
+Place = tuple[float, int, str]
+"""Creation time, order of arrival, UID: a pod's place in its group."""
+QueueKey = tuple[str, int, str, Hashable]
+"""Scheduler name, priority, namespace, signature and PodGroup."""
+_FEW = 32
+"""Groups that are put in order one by one; more are sorted together with those that are there."""
+
+
+@dataclass(eq=False)
+class PodsAlike:
+    """Pods that wait together.
+
+    Attributes:
+        key: what they have in common.
+        places: of the pods that do not back off, in order.
+        unschedulable_since: seconds; None if cycles look at them.
+        requeue_on: what could help, once they are unschedulable.
+        always_considered: whether cycles look at them although they are unschedulable.
+        failed_in_pass: the pass in which they were found unschedulable last.
+        claims: once they are unschedulable, and volumes may be why.
+        pod_group: once they are unschedulable, of all of them.
+        listed: the place under which the order has them; None if cycles do not look at them.
+        served_beyond_heads: of the pods beyond those that cycles look at, how many have had their turn.
+    """
+
+    key: QueueKey
+    places: list[Place] = field(default_factory=list)
+    unschedulable_since: float | None = None
+    requeue_on: Change = Change.NOTHING
+    always_considered: bool = False
+    failed_in_pass: int = -1
+    claims: frozenset[ClaimKey] = frozenset()
+    pod_group: GroupKey | None = None
+    listed: Place | None = None
+    served_beyond_heads: int = 0
+
+
+class QueueOrder:
+    """Groups in order: by priority, namespaces in turn, and in a namespace by the place of the group's first pod.
+
+    Groups that have failed in a pass come after all others until the next pass begins.
+
+    Args:
+        group_of: the group of a pod that waits, by its UID.
+    """
+
+    def __init__(self, group_of: Callable[[str], PodsAlike]) -> None:
+        self._group_of = group_of
+        self._pass = 0
+        self._lanes: dict[tuple[bool, int], dict[str, list[Place]]] = {}  # failed, -priority; namespace; first places
+        self._last_namespace: dict[int, str] = {}  # by priority
+
+    def begin_pass(self) -> None:
+        """Groups that have failed are among the others again."""
+        self._pass += 1
+        for failed, priority in [lane for lane in self._lanes if lane[0]]:
+            others = self._lanes.setdefault((False, priority), {})
+            for namespace, places in self._lanes.pop((failed, priority)).items():
+                if namespace in others:
+                    _merge(others[namespace], places)
+                else:
+                    others[namespace] = places
+
+    def note_turns(self, turns: Mapping[int, str]) -> None:
+        """By priority, the namespace of the last pod that a cycle has looked at. The turn is the next one's."""
+        self._last_namespace.update(turns)
+
+    def note_failure(self, group: PodsAlike) -> None:
+        """A cycle has found no node for the group."""
+        self._take_out(group)
+        group.failed_in_pass = self._pass
+        self.update(group)
+
+    def update(self, group: PodsAlike) -> None:
+        """Whether cycles look at the group may have changed, or its first pod."""
+        place = _place_of(group)
+        if place == group.listed:
+            return
+        self._take_out(group)
+        if place is not None:
+            group.listed = place
+            insort(self._lane(group), place)
+
+    def add(self, groups: Iterable[PodsAlike]) -> None:
+        """Cycles look at these groups again."""
+        new: dict[int, tuple[list[Place], list[Place]]] = {}
+        for group in groups:
+            place = _place_of(group)
+            if group.listed is None and place is not None:
+                group.listed = place
+                lane = self._lane(group)
+                new.setdefault(id(lane), (lane, []))[1].append(place)
+        for lane, places in new.values():
+            _merge(lane, places)
+
+    def places(self, limit: int) -> Iterator[Place]:
+        """Of each group so many pods at most; one of each namespace in turn, beginning after the last one served."""
+        for (_, priority), lanes in sorted(self._lanes.items(), key=lambda item: item[0]):
+            names = _rotated(sorted(lanes), self._last_namespace.get(-priority, ""))
+            turns = [self._of_lane(lanes[name], limit) for name in names]
+            while turns:
+                remaining = []
+                for places in turns:
+                    if (place := next(places, None)) is not None:
+                        yield place
+                        remaining.append(places)
+                turns = remaining
+
+    def _of_lane(self, lane: list[Place], limit: int) -> Iterator[Place]:
+        """The groups' pods, merged. A group is opened when its first pod's turn comes."""
+        opened: list[tuple[Place, Iterator[Place]]] = []
+        last: Place | None = None  # first place of the group that was opened last
+        while True:
+            at = 0 if last is None else bisect_right(lane, last)
+            if at < len(lane) and (not opened or lane[at] < opened[0][0]):
+                last = lane[at]
+                heapq.heappush(opened, (last, islice(self._group_of(last[2]).places, 1, limit)))
+            if not opened:
+                return
+            place, others = opened[0]
+            yield place
+            if (following := next(others, None)) is None:
+                heapq.heappop(opened)
+            else:
+                heapq.heapreplace(opened, (following, others))
+
+    def _lane(self, group: PodsAlike) -> list[Place]:
+        _, priority, namespace, _ = group.key
+        lanes = self._lanes.setdefault((group.failed_in_pass == self._pass, -priority), {})
+        return lanes.setdefault(namespace, [])
+
+    def _take_out(self, group: PodsAlike) -> None:
+        if group.listed is None:
+            return
+        _, priority, namespace, _ = group.key
+        key = (group.failed_in_pass == self._pass, -priority)
+        lane = self._lanes[key][namespace]
+        del lane[bisect_left(lane, group.listed)]
+        group.listed = None
+        if not lane:
+            del self._lanes[key][namespace]
+            if not self._lanes[key]:
+                del self._lanes[key]
+
+
+def _place_of(group: PodsAlike) -> Place | None:
+    if group.places and (group.unschedulable_since is None or group.always_considered):
+        return group.places[0]
+    return None
+
+
+def _merge(lane: list[Place], places: list[Place]) -> None:
+    if len(places) <= _FEW:
+        for place in places:
+            insort(lane, place)
+    else:
+        lane += places
+        lane.sort()
+
+
+def _rotated(names: list[str], last: str) -> list[str]:
+    """Sorted names, beginning after the last one."""
+    at = bisect_right(names, last)
+    return names[at:] + names[:at]
