@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from concerto.api.poddisruptionbudget import DisruptionBudget
@@ -5,6 +7,7 @@ from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import PreemptionSettings
 from concerto.api.selectors import LabelSelector, Requirement
 from concerto.scheduling.preemption.preemption import PATIENCE_SECONDS, Preemption
+from concerto.scheduling.preemption.search import NO_REMAINDER
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 LOW, MID, HIGH, PLACEHOLDER = 0, 100, 1000, -1000
@@ -243,6 +246,27 @@ def test_it_does_not_evict_for_a_node_that_only_starts_pods_one_by_one():
     )
     assert (outcome.candidate, outcome.withdraws) == (None, False)
     assert preempt(cluster, asking(), at=CREATED + PATIENCE_SECONDS).candidate is not None
+
+
+def test_a_search_goes_on_where_the_one_before_it_ended():
+    names = [f"n{number:03}" for number in range(300)]
+    cluster = cluster_of(*(on(f"v-{name}", name, LOW, "4") for name in names), nodes=names)
+    remainder, found = NO_REMAINDER, []
+    for turn in range(4):
+        asks = pod(f"p{turn}", priority=HIGH, requests={"cpu": "3"})
+        search = Preemption(cluster, profile(), asks, SOON, 290, replace(remainder, candidates=()))
+        while search.look_at_next(asks):
+            pass
+        remainder = search.remainder
+        found.append({each.node for each in remainder.candidates})
+    assert [remainder.next_node, *map(len, found)] == ["n090", 100, 100, 100, 100]
+    assert found[0] == {*names[290:], *names[:90]}
+    assert not found[0] & found[1] and not found[1] & found[2]
+    assert found[3] == found[0]
+    cluster.remove_pod("uid-v-n090")  # so there is nobody to evict on the node
+    search = Preemption(cluster, profile(), asks, SOON, 0, replace(remainder, candidates=()))
+    search.look_at_next(asks)
+    assert search.remainder.next_node == "n092"
 
 
 def test_alike_pods_are_given_different_victims():

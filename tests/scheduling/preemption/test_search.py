@@ -98,7 +98,7 @@ def test_candidates_that_another_search_has_left_are_looked_at_only_when_they_ar
     nodes.looked_at.clear()
     nodes.left["n0"] = []
     del nodes.left["n1"]
-    search = CandidateSearch(list(nodes.left), nodes.look, known=earlier.candidates)
+    search = CandidateSearch(list(nodes.left), nodes.look, known=earlier.remainder.candidates)
     finish(search)
     assert nodes.looked_at == ["n100"]
     assert search.take(ASKS).node == "n2"
@@ -110,7 +110,7 @@ def test_the_search_goes_on_if_nothing_is_left_of_what_another_search_has_found(
     earlier = nodes.search()
     finish(earlier)
     nodes.left |= {f"n{i}": [] for i in range(100)}
-    search = CandidateSearch(list(nodes.left), nodes.look, known=earlier.candidates)
+    search = CandidateSearch(list(nodes.left), nodes.look, known=earlier.remainder.candidates)
     finish(search)
     assert search.take(ASKS, at_once=False) is None
     assert not search.finished

@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
@@ -21,6 +21,7 @@ from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.preemption import SETTLE_SECONDS, Outcome, Preemption, outcome_without_search
+from concerto.scheduling.preemption.search import NO_REMAINDER, Remainder
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 
@@ -40,7 +41,7 @@ class PreemptionSettings(TurnSettings):
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
         remember_seconds: for how long searches for alike pods begin with the candidates that an earlier one found and
-            gave to no pod.
+            gave to no pod. They go on where that one ended.
     """
 
     slice_seconds: float = 0.03
@@ -64,7 +65,7 @@ class PreemptionController:
         self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
         self._woken: set[str] = set()  # pods that are noted again when their wait is over
-        self._left = _LeftCandidates(self._settings.remember_seconds)
+        self._remainders = _Remainders(self._settings.remember_seconds)
         self._tasks = PreemptionTasks(parts.load)
         self._turns: Turns[Hashable] = Turns(self._settings, context.clock, self._priority, self._still_waits)
 
@@ -114,8 +115,8 @@ class PreemptionController:
             return
         now, spent, found = self._context.clock(), _CpuTime(), False
         try:
-            known = self._left.candidates(key, now)
-            search = Preemption(self._cluster, profile, pods[0], now, random.randrange(2**31), known)
+            earlier = self._remainders.of(key, now)
+            search = Preemption(self._cluster, profile, pods[0], now, random.randrange(2**31), earlier)
             for turn, pod in enumerate(pods):
                 if turn and spent.total >= 2 * self._settings.max_search_seconds:
                     self._put_back(key, pods[turn:])
@@ -123,7 +124,7 @@ class PreemptionController:
                 if self._needs_room(pod, search):
                     found |= await self._search_for(pod, search, spent)
                 await self._share_the_loop(spent)
-            self._left.keep(key, search.candidates, self._context.clock())
+            self._remainders.keep(key, search.remainder, self._context.clock())
         finally:
             self._turns.rest(key, max(self._rest(key, found), 2 * spent.total))
             self._context.metrics.preemption_search_seconds.observe(spent.total)
@@ -224,29 +225,30 @@ class PreemptionController:
         return self._is_without_node(pod.uid) and self._cluster.nominations.node_of(pod.uid) == node
 
 
-class _LeftCandidates:
-    """Candidates that searches have found and given to no pod, by key.
+class _Remainders:
+    """What searches have left to the next ones, by key.
 
     Pods of a large group find no node a few at a time. Otherwise for each few as many nodes would be looked at as for
     all of them. A candidate is looked at again before it is given to a pod.
 
     Args:
-        seconds: for how long they are remembered after the search that has found the first of them.
+        seconds: for how long candidates are remembered after the search that has found the first of them.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._by_key: dict[Hashable, tuple[float, Sequence[Candidate]]] = {}
+        self._by_key: dict[Hashable, tuple[float, Remainder]] = {}
 
-    def candidates(self, key: Hashable, now: float) -> Sequence[Candidate]:
-        """Those of the key."""
+    def of(self, key: Hashable, now: float) -> Remainder:
+        """Of the last search for the key; of an old one just the place where it ended."""
+        _, last = self._by_key.get(key, (now, NO_REMAINDER))
         self._by_key = {each: left for each, left in self._by_key.items() if now - left[0] < self._seconds}
-        return self._by_key[key][1] if key in self._by_key else ()
+        return last if key in self._by_key else replace(last, candidates=())
 
-    def keep(self, key: Hashable, candidates: Sequence[Candidate], now: float) -> None:
-        """A search has ended, and has left these."""
-        since, _ = self._by_key.get(key, (now, ()))
-        self._by_key[key] = since, candidates
+    def keep(self, key: Hashable, remainder: Remainder, now: float) -> None:
+        """A search has ended, and has left this."""
+        since, _ = self._by_key.get(key, (now, NO_REMAINDER))
+        self._by_key[key] = since, remainder
 
 
 class _CpuTime:

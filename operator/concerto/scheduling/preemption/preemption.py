@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from concerto.scheduling.nominated_room import Prepared
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.eligibility import NEVER, why_not_eligible
 from concerto.scheduling.preemption.look import NO_VICTIMS, NodeLook
-from concerto.scheduling.preemption.search import NOT_HELPFUL, CandidateSearch
+from concerto.scheduling.preemption.search import NO_REMAINDER, NOT_HELPFUL, CandidateSearch, Remainder
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queries import query_for
 from concerto.scheduling.reasons import Diagnosis, diagnose
@@ -60,7 +59,8 @@ class Preemption:
         pod: one of them.
         now: seconds since the epoch.
         offset: which of the nodes that may help is looked at first; callers draw it at random.
-        known: candidates of a search for such pods that ended a moment ago.
+        earlier: of a search for such pods that ended a moment ago. This one goes on where that one ended: the nodes
+            before were filled or refused.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Preemption:
         pod: PodView,
         now: float,
         offset: int = 0,
-        known: Iterable[Candidate] = (),
+        earlier: Remainder = NO_REMAINDER,
     ) -> None:
         query = query_for(cluster, pod, profile, now)
         self._feasibility = Feasibility(query, profile.filters)
@@ -91,15 +91,17 @@ class Preemption:
         if self._is_patient or cluster.nominations:
             self._pass_soon = exists & _pass_soon(query, filters, self._feasibility.feasible)
         rows = resolvable[lower & passes]
+        if (next_row := cluster.row_of.get(earlier.next_node)) is not None:
+            offset = int(np.searchsorted(rows, next_row))
         names = [cluster.names[row] for row in np.roll(rows, -(offset % max(1, len(rows))))]
         del refusing[_MAX_REFUSING:]
         self._look = NodeLook(cluster, profile, now, frozenset(refusing))
-        self._search = CandidateSearch(names, self._look, refusing, known)
+        self._search = CandidateSearch(names, self._look, refusing, earlier.candidates)
 
     @property
-    def candidates(self) -> Sequence[Candidate]:
-        """Those that were found and given to no pod."""
-        return self._search.candidates
+    def remainder(self) -> Remainder:
+        """What it leaves to the next search for such pods."""
+        return self._search.remainder
 
     def begin(self, pod: PodView) -> Outcome | None:
         """Whether one of the pods may preempt others: what came of it if it may not, or None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.scheduling.preemption.candidates import Candidate, best, number_of_candidates
@@ -13,6 +14,23 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 Look = Callable[[PodView, str], Candidate | tuple[str, ...]]
 """Which pods would have to go for a pod on a node; or why it would not fit though all that it may preempt went."""
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """What a search leaves to the next one for such pods.
+
+    Attributes:
+        candidates: those that were found and given to no pod.
+        next_node: where the search would have gone on; empty if all nodes were looked at.
+    """
+
+    candidates: Sequence[Candidate] = ()
+    next_node: str = ""
+
+
+NO_REMAINDER = Remainder()
+"""Of no search."""
 
 
 class CandidateSearch:
@@ -40,9 +58,9 @@ class CandidateSearch:
         self._refused: dict[str, tuple[str, ...]] = {}
 
     @property
-    def candidates(self) -> Sequence[Candidate]:
-        """Those that were found and not taken."""
-        return tuple(self._candidates.values())
+    def remainder(self) -> Remainder:
+        """What it leaves to the next one."""
+        return Remainder(tuple(self._candidates.values()), self._nodes[0] if self._nodes else "")
 
     @property
     def finished(self) -> bool:
