@@ -29,8 +29,8 @@ class ConnectionLimits:
 
     Attributes:
         connections: most open connections. A new one closes one of the address that has the most: the oldest without
-            a request, else the newest. If that is the new one, it is closed. Where each address has only one, the
-            oldest whose request waits for its turn is closed.
+            a request, else the newest. If that is the new one, it is closed. Where each address has only one, that is
+            closed whose request has its turn last.
         handshakes: most TLS handshakes at a time; a new one aborts the one that has lasted longest.
         handshake_seconds: longest time for a TLS handshake.
         pause_seconds: pause between two accepted connections.
@@ -128,11 +128,12 @@ class ConnectionLimiter:
         # Of one address with many connections one goes, and never another address's only one
         of_busiest = [handler for address, handler in open_ones if counts[address] == most]
         idle = [handler for handler in of_busiest if handler not in self._requests]
-        if not idle and most == 1:
-            # As many clients as there may be connections: one that has just come has its turn before it is the oldest
-            idle = [handler for handler in of_busiest if self._requests.is_waiting(handler)]
+        # Where each is of another address, the new one may be a probe, which does not wait for a turn
+        last = self._requests.last_of(of_busiest) if most == 1 else None
         if idle:
             victim = idle[0]  # the oldest
+        elif last is not None:
+            victim = last
         elif counts[newcomer] == most:
             return False
         else:

@@ -3,13 +3,17 @@
 Requests beyond the rate wait. Addresses take turns, and the connections of one address take turns: next is the one
 whose last request went through longest ago. So a client that asks without pause waits for its own requests, also where
 it shares its address with others.
+
+An address or connection that is new counts as if it had its last turn when its request came: whoever comes from ever
+new ones gains nothing by it. Nor does one gain much that has been silent for long (``max_lead``): a request waits for
+those that came before it, and for few that came later.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Container, Hashable
 from dataclasses import dataclass, field
 
 _WHOLE = 1.0 - 1e-9
@@ -23,12 +27,18 @@ class TurnSettings:
     Attributes:
         per_second: requests in the long run.
         burst: requests at once, after a pause.
-        max_remembered: addresses and connections whose last turn is remembered; of more, the longest ago is forgotten.
+        max_lead: so many turns before its request came, at most, an address or a connection counts as having had its
+            last one. It should be above the number of connections.
+        max_addresses: addresses whose last turn is remembered; of more, the longest ago is forgotten. One that asks
+            once in ``max_addresses / per_second`` seconds, 82 by default, is always remembered.
+        max_connections: the same of connections.
     """
 
     per_second: float = 50.0
     burst: int = 50
-    max_remembered: int = 1024
+    max_lead: int = 64
+    max_addresses: int = 4096
+    max_connections: int = 1024
 
 
 @dataclass(eq=False)
@@ -37,6 +47,7 @@ class _Waiting:
 
     address: str
     connection: Hashable
+    came_after: int  # turns
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -63,7 +74,8 @@ class FairTurns:
         self._counted_at = clock()
         self._waiting: list[_Waiting] = []
         self._turns = 0
-        self._last_turn: OrderedDict[Hashable, int] = OrderedDict()  # by address, and by address and connection
+        self._of_addresses = _LastTurns(self._settings.max_addresses)
+        self._of_connections = _LastTurns(self._settings.max_connections)
         self._letting_through: asyncio.Task[None] | None = None
 
     async def wait(self, address: str, connection: Hashable) -> None:
@@ -73,7 +85,7 @@ class FairTurns:
             address: of the client.
             connection: what tells the connection from others of the address.
         """
-        request = _Waiting(address, connection)
+        request = _Waiting(address, connection, self._turns)
         self._waiting.append(request)
         if self._letting_through is None or self._letting_through.done():
             self._let_through()
@@ -92,7 +104,7 @@ class FairTurns:
         self._counted_at = now
         while self._waiting and self._tokens >= _WHOLE:
             # min keeps the order of arrival among those that are alike
-            request = min(self._waiting, key=self._turns_before)
+            request = min(self._waiting, key=self._last_turns)
             self._waiting.remove(request)
             self._tokens = max(0.0, self._tokens - 1.0)
             self._remember(request)
@@ -104,15 +116,40 @@ class FairTurns:
             await self._sleep((1.0 - self._tokens) / self._settings.per_second)
             self._let_through()
 
-    def _turns_before(self, request: _Waiting) -> tuple[int, int]:
-        """When its address and its connection had their last turns; 0 for those that had none."""
-        last = self._last_turn
-        return last.get(request.address, 0), last.get((request.address, request.connection), 0)
+    def last_of(self, connections: Container[Hashable]) -> Hashable | None:
+        """Of these connections, the one whose request has its turn last; None if none of them waits."""
+        waiting = [request for request in reversed(self._waiting) if request.connection in connections]
+        return max(waiting, key=self._last_turns).connection if waiting else None
+
+    def _last_turns(self, request: _Waiting) -> tuple[int, int]:
+        """When its address and its connection had their last turns, as far as that counts."""
+        came_after = request.came_after
+        of_address = self._of_addresses.get(request.address, came_after)
+        of_connection = self._of_connections.get((request.address, request.connection), came_after)
+        earliest = came_after - self._settings.max_lead
+        return max(of_address, earliest), max(of_connection, earliest)
 
     def _remember(self, request: _Waiting) -> None:
         self._turns += 1
-        for key in (request.address, (request.address, request.connection)):
-            self._last_turn[key] = self._turns
-            self._last_turn.move_to_end(key)
-        while len(self._last_turn) > self._settings.max_remembered:
-            self._last_turn.popitem(last=False)
+        self._of_addresses.set(request.address, self._turns)
+        self._of_connections.set((request.address, request.connection), self._turns)
+
+
+class _LastTurns:
+    """The last turn of each key, of so many keys that had theirs last."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._max_keys = max_keys
+        self._turns: OrderedDict[Hashable, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def get(self, key: Hashable, unknown: int) -> int:
+        return self._turns.get(key, unknown)
+
+    def set(self, key: Hashable, turn: int) -> None:
+        self._turns[key] = turn
+        self._turns.move_to_end(key)
+        if len(self._turns) > self._max_keys:
+            self._turns.popitem(last=False)

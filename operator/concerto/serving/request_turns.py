@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -10,6 +12,7 @@ from aiohttp.typedefs import Handler, Middleware
 from concerto.serving.fair_turns import FairTurns, TurnSettings
 from concerto.serving.limited_requests import LimitedRequests
 
+_C = TypeVar("_C")
 _PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that kubelet asks on a new connection each time."""
 
@@ -29,15 +32,17 @@ class RequestTurns:
             settings: how many requests are answered.
         """
         self._turns = FairTurns(time.monotonic, settings)
-        self._waiting: dict[object, bool] = {}  # by connection: whether its request waits for its turn
+        self._peers: dict[object, Hashable] = {}  # by connection
 
     def __contains__(self, connection: object) -> bool:
         """Whether the connection has a request that is being answered or waits for its turn."""
-        return connection in self._waiting
+        return connection in self._peers
 
-    def is_waiting(self, connection: object) -> bool:
-        """Whether a request of the connection waits for its turn."""
-        return self._waiting.get(connection, False)
+    def last_of(self, connections: Iterable[_C]) -> _C | None:
+        """Of these connections, the one whose request has its turn last; None if none of them waits for its turn."""
+        by_peer = {self._peers[connection]: connection for connection in connections if connection in self._peers}
+        last = self._turns.last_of(by_peer)
+        return None if last is None else by_peer[last]
 
     def middleware(self) -> Middleware:
         """Has the requests of an application wait for their turns."""
@@ -49,14 +54,13 @@ class RequestTurns:
                 return await handler(request)
             client, peer = transport.get_protocol(), transport.get_extra_info("peername")
             assert isinstance(client, LimitedRequests), "as the limiter makes them"
-            self._waiting[connection] = True
+            self._peers[connection] = peer
             try:
                 if client.has_been_answered or request.path not in _PROBES:
                     await self._turns.wait(address_of(peer), peer)
-                self._waiting[connection] = False
                 return await handler(request)
             finally:
-                self._waiting.pop(connection, None)
+                self._peers.pop(connection, None)
                 client.answered()
 
         return in_turn
