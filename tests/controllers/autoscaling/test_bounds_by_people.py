@@ -255,6 +255,49 @@ async def test_a_target_that_somebody_scaled_to_zero_is_left_alone():
     assert world.condition("web", "ScalingActive") == ("False", "ScalingDisabled")
 
 
+UNSCALED = {
+    "a preview wanted to": (True, annotated(from_one(prediction={"mode": "Preview"}), paused_replicas="0")),
+    "the API server refused to": (False, annotated(from_one(), paused_replicas="0")),
+}
+
+
+@pytest.mark.parametrize(("is_preview", "made"), UNSCALED.values(), ids=UNSCALED)
+async def test_an_autoscaler_that_starts_leaves_a_target_at_zero_that_none_before_it_scaled(is_preview, made):
+    world, clock = World(), Clock()
+    world.metrics, world.refuses_scales = {"requests": load("4")}, not is_preview
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        for _ in range(2):
+            await synced(autoscaler, clock)
+    assert (world.statuses["web"]["currentReplicas"], world.statuses["web"]["desiredReplicas"]) == (2, 0)
+    world.scaled, world.refuses_scales = {"web": 0}, False  # by hand
+    async with autoscaling(world, clock) as another:
+        live = from_one()
+        live = live | {"metadata": live["metadata"] | {"generation": 2}, "status": world.statuses["web"]}
+        another.on_object(None, live)
+        for _ in range(3):
+            await synced(another, clock)
+    assert world.scaled == {"web": 0}
+    assert world.condition("web", "ScalingActive") == ("False", "ScalingDisabled")
+
+
+async def test_an_autoscaler_that_ended_as_it_scaled_to_zero_is_followed_by_one_that_scales_up_again():
+    world, clock = World(), Clock()
+    world.metrics, world.dies_here = {"requests": load("4")}, asyncio.Event()
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, annotated(from_one(), paused_replicas="0"))
+        autoscaler.start_due()
+        async with asyncio.timeout(20):
+            await world.taken.wait()
+    world.dies_here.set()
+    assert world.scaled == {"web": 0}
+    async with autoscaling(world, clock) as another:
+        another.on_object(None, from_one() | {"status": world.statuses["web"]})
+        for _ in range(4):
+            await synced(another, clock)
+    assert world.scaled == {"web": 4}
+
+
 async def test_a_target_that_could_not_be_scaled_to_zero_is_not_said_to_be():
     world, clock = World(), Clock()
     world.metrics, world.refuses_scales = {"requests": load("4")}, True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from concerto.api.conditions import Condition, find_condition
+from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.predictivehpa import Pause
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 _DEFAULT_SCHEDULER = "default-scheduler"
 _REMEMBERED = frozenset({"history", "recommendations", "initialization", "forecast", "downscaleWindow"})
 """Members of the status that change at every sync. A change of these alone is written once a status interval."""
+_SCALES_TO_ZERO = Condition(
+    SCALED_TO_ZERO, "True", SCALED_TO_ZERO, "the HPA controller is about to scale the workload to zero"
+)
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,12 @@ class Actuator:
             made = carried_out(decision.memory, plan.bounds, before=scale.replicas, after=decision.replicas, now=now)
             ahead["scaleEvents"] = write_events(made)
         if decision.replicas == 0:
-            ahead |= {"currentReplicas": scale.replicas, "desiredReplicas": 0}
+            ahead["conditions"] = merge_conditions(
+                tracked.status.get("conditions") or (),
+                [_SCALES_TO_ZERO],
+                now=format_timestamp(now),
+                observed_generation=tracked.obj["metadata"].get("generation", 0),
+            )
             tracked.scaled_to_zero = True
         if ahead:
             await self._write(tracked, {**tracked.status, **ahead}, now)

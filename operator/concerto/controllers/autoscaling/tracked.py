@@ -195,10 +195,12 @@ def _failing_since(status: Mapping[str, Any]) -> float | None:
 
 
 def _scaled_to_zero(status: Mapping[str, Any]) -> bool:
-    """Whether the last operator scaled the target to zero, or was about to when it wrote that status."""
+    """Whether the last operator scaled the target to zero, or was about to when it wrote that status.
+
+    Replicas in the status do not say so: a preview desires zero, too, and a write that was refused did.
+    """
     with contextlib.suppress(*INVALID):
-        condition = find_condition(status.get("conditions"), SCALED_TO_ZERO) or {}
-        return condition.get("status") == "True" or (status["desiredReplicas"] == 0 and status["currentReplicas"] > 0)
+        return (find_condition(status.get("conditions"), SCALED_TO_ZERO) or {}).get("status") == "True"
     return False
 
 
