@@ -22,7 +22,7 @@ from concerto.api.quantities import whole
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.subspace import Subspace
 from concerto.kube import KubeError, Reflector, Session
-from concerto.kube.reflector import ONE_OF_MANY
+from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
 from concerto.linux.reserved_cpus import reserved_count
 from concerto_agent.bindings import HeldCPUs

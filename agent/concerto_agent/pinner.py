@@ -20,7 +20,7 @@ from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Refl
 from concerto.kube.apply import Target
 from concerto.kube.errors import Forbidden, Unauthorized
 from concerto.kube.failpoints import point
-from concerto.kube.reflector import ONE_OF_MANY
+from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.bindings import HeldCPUs, Object, build_agent_status, own_part, read_claim
 from concerto_agent.cgroups import Hierarchies

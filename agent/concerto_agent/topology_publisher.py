@@ -13,7 +13,7 @@ from concerto.api.cpulist import format_cpu_list, parse_cpu_list
 from concerto.api.nodecputopology import CPUPools
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, Reflector, Session
-from concerto.kube.reflector import ONE_OF_MANY
+from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
 from concerto.linux.reserved_cpus import reserved_cpus

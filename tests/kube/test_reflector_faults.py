@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from concerto.kube import Object, Reflector, ReflectorSettings, Resource
 from concerto.kube.reflector import StorageWentBack
 from concerto.kube.transport import read_lines
 from support.faulty_server import faulty, refuses, resets, says, streams
+from support.loop_clock import pass_time
+from support.waiting import eventually
 
 THINGS = Resource("", "v1", "things", "Thing", True)
 QUICK = ReflectorSettings(first_backoff_seconds=0.001, max_backoff_seconds=0.01)
@@ -317,37 +320,52 @@ async def test_a_server_that_keeps_on_forgetting_is_not_listed_without_a_pause()
         task.cancel()
 
 
-async def test_a_herd_of_clients_comes_back_spread_over_seconds_and_each_asks_once() -> None:
+async def test_each_of_a_herd_of_clients_asks_once_before_it_backs_off() -> None:
     """An API server restarts: nobody's retries inside a back-off multiply what it is asked."""
-    settings = ReflectorSettings(first_backoff_seconds=1.0)
+    patient = ReflectorSettings(first_backoff_seconds=3600, max_backoff_seconds=3600)
     async with faulty([page(5), streams(then=for_ever)]) as server:
-        reflectors = [Reflector(server.session, THINGS, settings=settings) for _ in range(40)]
+        reflectors = [Reflector(server.session, THINGS, settings=patient) for _ in range(40)]
         for reflector in reflectors:  # each has listed, and has lost its watch
             reflector._resource_version = reflector._seen_version = "5"
             reflector._broke_off = True
         server.script[:] = [refuses(503, "ServiceUnavailable")]
         tasks = [asyncio.create_task(reflector.run()) for reflector in reflectors]
-        await server.asked(40)
-        began = asyncio.get_running_loop().time()
-        await asyncio.sleep(0.05)
-        at_once = len(server.seen) - 40
-        await asyncio.sleep(1.95)
-        later = len(server.seen) - 40 - at_once
+        await eventually(lambda: all(reflector._failures for reflector in reflectors))
+        assert len(server.seen) == 40
         for task in tasks:
             task.cancel()
-        # uniformly within 2 s: 1 of 40 in the first 50 ms
-        assert at_once <= 10, (at_once, later, asyncio.get_running_loop().time() - began)
-        assert later >= 20
 
 
-async def test_retry_after_is_never_cut_short() -> None:
+def test_a_herd_of_clients_comes_back_spread_over_twice_the_mean() -> None:
+    draw = Random(1).uniform
+    for failures, mean in ((0, 1.0), (1, 2.0), (9, 30.0)):
+        settings = ReflectorSettings(first_backoff_seconds=1.0)
+        waits = [settings.backoff_seconds(failures, None, draw) / mean for _ in range(1000)]
+        assert [sum(i / 4 <= wait / 2 < (i + 1) / 4 for wait in waits) for i in range(4)] == pytest.approx(
+            [250] * 4, 0.2
+        )
+
+
+def test_retry_after_is_never_cut_short() -> None:
+    draw = Random(1).uniform
+    waits = [ReflectorSettings(first_backoff_seconds=0.001).backoff_seconds(0, 32.0, draw) for _ in range(1000)]
+    assert 32.0 <= min(waits) < 33.0
+    assert 47.0 < max(waits) <= 48.0, "not all at that moment"
+
+
+async def test_a_reflector_waits_as_long_as_the_server_asks_for() -> None:
     settings = ReflectorSettings(first_backoff_seconds=0.001)
     async with faulty([refuses(429, "TooManyRequests", {"Retry-After": "32"})]) as server:
-        task = asyncio.create_task(Reflector(server.session, THINGS, settings=settings).run())
-        await server.asked(1)
-        await asyncio.sleep(0.5)
-        task.cancel()
+        reflector = Reflector(server.session, THINGS, settings=settings)
+        task = asyncio.create_task(reflector.run())
+        await eventually(lambda: reflector._failures)
+        pass_time(30.0)
+        done, _ = await asyncio.wait({task}, timeout=0.05)
+        assert not done
         assert len(server.seen) == 1
+        pass_time(30.0)
+        await server.asked(2)
+        task.cancel()
 
 
 class Chunks:

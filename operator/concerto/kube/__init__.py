@@ -20,7 +20,8 @@ from concerto.kube.errors import (
 )
 from concerto.kube.events import EventRecorder, EventSettings
 from concerto.kube.lease import LeaseSettings
-from concerto.kube.reflector import Reflector, ReflectorSettings
+from concerto.kube.reflector import Reflector
+from concerto.kube.reflector_settings import ReflectorSettings
 from concerto.kube.resources import Resource
 from concerto.kube.session import Object, Session, SessionSettings
 

@@ -25,34 +25,13 @@ import orjson
 from concerto.api.resource_version import not_newer
 from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable
 from concerto.kube.initial_events import initial_events, read_event
+from concerto.kube.reflector_settings import ReflectorSettings
 from concerto.kube.resources import Resource
-from concerto.kube.session import MAX_RETRY_AFTER_SECONDS, Decode, Object, Session, selectors
+from concerto.kube.session import Decode, Object, Session, selectors
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class ReflectorSettings:
-    """How a reflector watches.
-
-    Attributes:
-        watch_seconds: how long the server is asked to keep one watch open; up to twice as long, drawn anew each time,
-            so that the watches of many clients do not end together.
-        inactivity_seconds: a watch is given up when nothing came for so long. The server sends a bookmark about once
-            a minute.
-        first_backoff_seconds: mean wait after a first failure; doubles with each further one. A wait is anything
-            between nothing and twice its mean.
-        max_backoff_seconds: the mean never gets longer.
-        page_size: objects asked for at a time when listing; None: as the session's settings have it.
-    """
-
-    watch_seconds: float = 300.0
-    inactivity_seconds: float = 90.0
-    first_backoff_seconds: float = 0.5
-    max_backoff_seconds: float = 30.0
-    page_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +45,6 @@ class Decoding:
 
     page: Decode = orjson.loads
     event: Decode = orjson.loads
-
-
-ONE_OF_MANY = ReflectorSettings(first_backoff_seconds=5.0)
-"""For a client of which there may be thousands: they lose their watches in one moment when an API server restarts, and
-would all list in the next."""
 
 
 class StorageWentBack(Exception):
@@ -377,13 +351,11 @@ class Reflector:
             self._on_change(old, new)
 
     async def _back_off(self, retry_after_seconds: float | None = None) -> None:
-        # Never sooner than the server asked for, and not all at that moment
-        asked = min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS) * random.uniform(1.0, 1.5)
-        wait = min(self._settings.first_backoff_seconds * 2**self._failures, self._settings.max_backoff_seconds)
+        wait = self._settings.backoff_seconds(self._failures, retry_after_seconds, random.uniform)
         self._failures = min(self._failures + 1, 16)
         try:
             # Whoever wants a fresh view wants it as soon as there is a server again
-            async with asyncio.timeout(max(wait * random.uniform(0.0, 2.0), asked)):
+            async with asyncio.timeout(wait):
                 await self._refresh_wanted.wait()
         except TimeoutError:
             pass

@@ -1,0 +1,49 @@
+"""How a reflector watches, and how long it waits after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from concerto.kube.session import MAX_RETRY_AFTER_SECONDS
+
+
+@dataclass(frozen=True)
+class ReflectorSettings:
+    """How a reflector watches.
+
+    Attributes:
+        watch_seconds: how long the server is asked to keep one watch open; up to twice as long, drawn anew each time,
+            so that the watches of many clients do not end together.
+        inactivity_seconds: a watch is given up when nothing came for so long. The server sends a bookmark about once
+            a minute.
+        first_backoff_seconds: mean wait after a first failure; doubles with each further one. A wait is anything
+            between nothing and twice its mean.
+        max_backoff_seconds: the mean never gets longer.
+        page_size: objects asked for at a time when listing; None: as the session's settings have it.
+    """
+
+    watch_seconds: float = 300.0
+    inactivity_seconds: float = 90.0
+    first_backoff_seconds: float = 0.5
+    max_backoff_seconds: float = 30.0
+    page_size: int | None = None
+
+    def backoff_seconds(
+        self, failures: int, retry_after_seconds: float | None, uniform: Callable[[float, float], float]
+    ) -> float:
+        """How long to wait after a failure: never less than the server asked for, and not all until that moment.
+
+        Args:
+            failures: in a row before this one.
+            retry_after_seconds: what the server asked for, if it did.
+            uniform: draws a number between two.
+        """
+        mean = min(self.first_backoff_seconds * 2.0**failures, self.max_backoff_seconds)
+        asked = min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS) * uniform(1.0, 1.5)
+        return max(mean * uniform(0.0, 2.0), asked)
+
+
+ONE_OF_MANY = ReflectorSettings(first_backoff_seconds=5.0)
+"""For a client of which there may be thousands: they lose their watches in one moment when an API server restarts, and
+would all list in the next."""
