@@ -90,6 +90,24 @@ async def test_the_nomination_is_written_before_a_victim_is_marked_and_deleted()
         assert it.attempts("found") == 1
 
 
+async def test_for_a_pod_with_three_victims_nine_requests_are_sent():
+    async with preempting() as it:
+        it.made.informers.pods.on_change(raw_pod("victim-a", nodeName="a"), None)
+        victims = ["v0", "v1", "v2"]
+        for name in victims:
+            it.see(name, nodeName="a", requests={"cpu": "1300m"})
+        it.fails()
+        await it.server.asked(9)
+        await eventually(lambda: not it.controller._tasks)
+        first, *others = (each.rpartition("/")[2] for each in it.server.seen if each in map(DELETE.format, victims))
+        assert sorted([first, *others]) == victims
+        assert it.server.seen[0] == STATUS.format("asks")
+        assert set(it.server.seen[1:4]) == {STATUS.format(name) for name in victims}
+        assert set(it.server.seen[4:6]) == {f"{DELETE.format(name)} (dry run)" for name in others}
+        assert it.server.seen[6] == DELETE.format(first)
+        assert len(it.server.seen) == 9
+
+
 async def test_the_condition_is_written_with_the_nomination():
     bodies = []
 
