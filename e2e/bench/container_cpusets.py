@@ -30,7 +30,7 @@ from concerto_agent.pinning_settings import PinningSettings
 from e2e.bench.__main__ import machine, say
 from e2e.bench.cpuset_latency import CHECK_SECONDS, NOISE, PODS_ON_NODE, Tree, own_cgroup, server
 from e2e.testbed.clusters.binaries import find_or_build_containerd, find_or_build_cri_client
-from e2e.testbed.clusters.process import Child
+from e2e.testbed.clusters.process import Child, ends_with_us
 from e2e.testbed.images import BUSYBOX_IMAGE, build_base_images
 from e2e.testbed.nodes.config import containerd_config
 from e2e.testbed.nodes.requirements import cni_binaries
@@ -176,7 +176,7 @@ def main() -> int:
         print("this takes two CPUs", file=sys.stderr)
         return 2
     rows: dict[str, Row] = {}
-    noise = [subprocess.Popen(NOISE) for _ in cpus]
+    noise = [subprocess.Popen(ends_with_us(*NOISE)) for _ in cpus]
     try:
         with running_containerd() as containerd:
             for writer in [arguments.writer] if arguments.writer else ["NRI", "Files"]:

@@ -23,6 +23,7 @@ from multiprocessing.synchronize import Barrier
 from concerto.api.cpulist import format_cpu_list
 from concerto.cli.timed_runs import Cpuset
 from e2e.bench.__main__ import machine
+from e2e.testbed.clusters.process import ends_with_us
 from e2e.testbed.system import REPOSITORY
 
 RESULTS = REPOSITORY / "build" / "corun.json"
@@ -94,7 +95,10 @@ def _timed(number: int, name: str, cpus: frozenset[int], together: Barrier, time
 
 def run(case: Case) -> list[float]:
     """Seconds that each program took."""
-    noisy = [subprocess.Popen(NOISE, preexec_fn=lambda cpus=cpus: os.sched_setaffinity(0, cpus)) for cpus in case.noisy]
+    noisy = [
+        subprocess.Popen(ends_with_us(*NOISE), preexec_fn=lambda cpus=cpus: os.sched_setaffinity(0, cpus))
+        for cpus in case.noisy
+    ]
     try:
         times: Queue[tuple[int, float]] = multiprocessing.Queue()
         together = multiprocessing.Barrier(len(case.programs))

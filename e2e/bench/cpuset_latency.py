@@ -33,6 +33,7 @@ from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from concerto_agent.pinning_settings import PinningSettings
 from e2e.bench.__main__ import machine
+from e2e.testbed.clusters.process import ends_with_us
 from e2e.testbed.system import REPOSITORY
 from e2e.testbed.waiting import eventually_async
 from support.faulty_server import faulty
@@ -191,7 +192,7 @@ def main() -> int:
     if len(cpus) < 2:
         print("this takes two CPUs", file=sys.stderr)
         return 2
-    noise = [subprocess.Popen(NOISE) for _ in cpus]
+    noise = [subprocess.Popen(ends_with_us(*NOISE)) for _ in cpus]
     rows: dict[str, dict[str, float]] = {}
     try:
         for pods_on_node in PODS_ON_NODE:

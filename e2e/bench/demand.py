@@ -19,6 +19,7 @@ from pathlib import Path
 
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.files import KeptFile, parse_field, parse_pressure
+from e2e.testbed.clusters.process import ends_with_us
 
 SYS = Path("/sys")
 _SPIN = "while True: pass"
@@ -36,7 +37,9 @@ def pods(count: int, cpu: int, hierarchies: Hierarchies) -> Iterator[list[Cgroup
     cgroups = [Cgroup(hierarchies, path) for path in paths]
     try:
         for path in paths:
-            process = subprocess.Popen([sys.executable, "-c", _SPIN], preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+            process = subprocess.Popen(
+                ends_with_us(sys.executable, "-c", _SPIN), preexec_fn=lambda: os.sched_setaffinity(0, {cpu})
+            )
             processes.append(process)
             for root in roots:
                 (root / path).mkdir(parents=True, exist_ok=True)

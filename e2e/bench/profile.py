@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from e2e.testbed.clusters.process import ends_with_us
+
 # The first group one of whose words stands in a sample's frames gets the sample
 GROUPS = {
     "imports and start-up": ("importlib", "kopf/_core/reactor/running.py:spawn"),
@@ -32,7 +34,7 @@ class Profiler:
         self._output = output
         options = f"--pid {pid} --rate 200 --format raw --threads --duration 600 --output".split()
         self._process = subprocess.Popen(
-            [program, "record", *options, str(output)],
+            ends_with_us(program, "record", *options, str(output)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -24,6 +24,7 @@ from e2e.bench.cores import cores_used, in_words
 from e2e.bench.profile import Profiler
 from e2e.bench.running import telemetry_writes
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
+from e2e.testbed.clusters.process import ends_with_us
 from e2e.testbed.hollow.settings import CONTROLLER_MANAGER_FLAGS
 from e2e.testbed.processes import Process, cpu_seconds, operator_process, rss_mib
 from e2e.testbed.recorder import Recorder
@@ -178,7 +179,7 @@ def by_many(kubeconfig: Path, what: str, nodes: int, count: int, say: Say) -> No
     command = [sys.executable, "-m", "e2e.bench.scale_pods", what, f"--kubeconfig={kubeconfig}", f"--nodes={nodes}"]
     command += [f"--step={_LOADERS}", f"--count={count // _LOADERS}"]
     running = [
-        subprocess.Popen([*command, f"--first={first}"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(ends_with_us(*command, f"--first={first}"), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
         for first in range(_LOADERS)
     ]
     said = 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from e2e.testbed import REPOSITORY
+from e2e.testbed.clusters.process import ends_with_us
 from e2e.testbed.nodes import RealNode
 
 
@@ -25,7 +26,7 @@ def running_load(node: RealNode, module: str, arguments: Sequence[str], lines: l
     """
     assert node.init is not None, "its node runs"
     command = ["nsenter", "-t", str(node.init), "-n", "--", sys.executable, "-m", module, *arguments]
-    load = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    load = subprocess.Popen(ends_with_us(*command), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert load.stdout is not None, "a pipe"
     try:
         load.stdout.readline()

@@ -1,6 +1,7 @@
 """Simulated nodes on a real API server: what a scheduler, a Job controller and an operator see of them."""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -269,7 +270,8 @@ async def test_nodes_that_are_api_objects_only_take_pods_and_never_start_them(
 
 async def test_the_command_line_plays_until_it_is_stopped(session: Session, cluster: Cluster, namespace: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "e2e.testbed.hollow", "--nodes", "3", "--prefix", namespace, "--with-parent"),
+        *(sys.executable, "-m", "e2e.testbed.hollow", "--nodes", "3", "--prefix", namespace),
+        f"--with-parent={os.getpid()}",
         *("--kubeconfig", cluster.kubeconfig),
         cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,

@@ -1,6 +1,11 @@
 """What a simulated kubelet writes and decides: pure, so that no cluster is needed."""
 
 import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,7 @@ from concerto.kube import NotFound, Unreachable
 from concerto.kube.resources import LEASES
 from concerto.simulation.scheduling.node_fleet import NodeFleet
 from concerto.simulation.scheduling.node_model import MIB, Change, PodLoad
+from e2e.testbed import REPOSITORY
 from e2e.testbed.hollow.agents import Known, context_of
 from e2e.testbed.hollow.kinds import PodKinds
 from e2e.testbed.hollow.objects import (
@@ -34,6 +40,7 @@ from e2e.testbed.hollow.objects import (
 from e2e.testbed.hollow.owned import create_owned
 from e2e.testbed.hollow.writes import WriteQueue
 from support.faulty_server import faulty, hangs_up, says
+from support.waiting import eventually
 
 Object = dict[str, Any]
 NOW = 1_800_000_000.0
@@ -276,3 +283,52 @@ async def test_an_object_whose_creation_was_not_confirmed_is_looked_up():
     async with faulty([hangs_up, says(200, lease)]) as server:
         assert await create_owned(server.session, LEASES, lease) == lease
         assert [each.split()[0] for each in server.seen] == ["POST", "GET"]
+
+
+# Starts simulated nodes, prints their process, and waits to be killed
+PARENT = """
+import os, subprocess, sys, time
+command = [sys.executable, "-m", "e2e.testbed.hollow", "--nodes=3", f"--with-parent={os.getpid()}", *sys.argv[1:]]
+print(subprocess.Popen(command).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def kubeconfig_of(listener: socket.socket) -> str:
+    server = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    return f"""
+clusters: [{{name: c, cluster: {{server: "{server}"}}}}]
+users: [{{name: u, user: {{}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+current-context: c
+"""
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there, and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_simulated_nodes_end_with_the_process_that_started_them_however_it_ends(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # an API server that takes requests and does not answer
+        listener.setblocking(False)
+        (tmp_path / "kubeconfig").write_text(kubeconfig_of(listener))
+        parent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PARENT, f"--kubeconfig={tmp_path / 'kubeconfig'}"),
+            cwd=REPOSITORY,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert parent.stdout is not None
+        hollow = int(await parent.stdout.readline())
+        connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+        parent.kill()
+        await parent.wait()
+        try:
+            await eventually(lambda: not runs(hollow), within_seconds=30)
+        finally:
+            connection.close()
+            if runs(hollow):
+                os.kill(hollow, signal.SIGKILL)

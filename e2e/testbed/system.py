@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -192,7 +193,7 @@ def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subp
         "--kubeconfig",
         str(cluster.kubeconfig),
     ]
-    command.append("--with-parent")
+    command.append(f"--with-parent={os.getpid()}")
     with (cluster.work_dir / "hollow.log").open("a") as log:
         process = subprocess.Popen(
             [*command, *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True

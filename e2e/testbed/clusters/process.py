@@ -40,6 +40,12 @@ def _spawn_for_ever() -> None:
             future.set_exception(error)
 
 
+def ends_with_us(*command: str | Path) -> list[str]:
+    """The command, for a program that the kernel kills when the thread that starts it ends, SIGKILL included."""
+    setpriv = shutil.which("setpriv")
+    return [*([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *map(str, command)]
+
+
 class Child:
     """One running program, its output in a log file.
 
@@ -60,9 +66,7 @@ class Child:
         self.name = name
         self.log = log
         self.stopped_by_us = False
-        arguments = [str(part) for part in command]
-        if not outlives_us and (setpriv := shutil.which("setpriv")):
-            arguments = [setpriv, "--pdeathsig", "KILL", *arguments]
+        arguments = [str(part) for part in command] if outlives_us else ends_with_us(*command)
         global _spawner
         with _starting:
             if _spawner is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import logging
+import os
 import signal
 from pathlib import Path
 
@@ -19,14 +21,40 @@ from e2e.testbed.hollow.settings import HollowSettings
 _PR_SET_PDEATHSIG = 1
 
 
+_GRACE_SECONDS = 5
+"""For the removal of the nodes after the parent's end, which may have ended the API server with it."""
+
+
 async def play(config: ClusterConfig, settings: HollowSettings, *, keep: bool) -> None:
     """Runs a fleet until SIGINT or SIGTERM, and removes it unless it is to be kept."""
-    stopped = asyncio.Event()
+    playing = asyncio.ensure_future(_play(config, settings, keep=keep))
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        asyncio.get_running_loop().add_signal_handler(number, playing.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await playing
+
+
+async def _play(config: ClusterConfig, settings: HollowSettings, *, keep: bool) -> None:
     async with open_fleet(config, settings, keep=keep):
         print(f"{settings.count} simulated nodes are ready", flush=True)
-        await stopped.wait()
+        await asyncio.Event().wait()
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after that parent has ended, whatever it waits for then.
+
+    The kernel sends SIGALRM when the parent ends. It cannot be sent for one that has ended before.
+    """
+
+    def on_end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_GRACE_SECONDS)  # the next one kills
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGALRM, on_end)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGALRM)
+    if os.getppid() != parent:
+        raise SystemExit(f"the process that started this one ({parent}) has ended")
 
 
 def main() -> None:
@@ -50,10 +78,12 @@ def main() -> None:
         help="publish CPUs: so many sockets, cores of each, threads of each; answer bindings",
     )
     parser.add_argument("--mute", action="store_true", help="with --machine: leave bindings unanswered")
-    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
+    parser.add_argument(
+        "--with-parent", metavar="PID", type=int, help="end when the process that started this one ends"
+    )
     arguments = parser.parse_args()
-    if arguments.with_parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if arguments.with_parent is not None:
+        end_with(arguments.with_parent)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     machine = arguments.machine
     settings = HollowSettings(
