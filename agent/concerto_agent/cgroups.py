@@ -6,11 +6,12 @@ the kubelet's cgroup driver.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from concerto_agent.files import KeptFile, parse_cpu_list, parse_field, parse_number
+from concerto_agent.files import KeptFile, is_directory, parse_cpu_list, parse_field, parse_number, read_once
 
 # Where kubelets put their pods: cgroupfs and systemd drivers, and the two again below kind's --cgroup-root=/kubelet.
 KUBEPODS_PATHS = (
@@ -106,7 +107,7 @@ class Cgroup:
         }
 
     def _file(self, root: Path | None, name: str) -> KeptFile | None:
-        return None if root is None else KeptFile(root / self.path / name)
+        return None if root is None else KeptFile(_below(root, self.path, name))
 
     def cpu_seconds(self) -> float | None:
         """CPU time used since the cgroup was made, seconds."""
@@ -135,32 +136,31 @@ class Cgroup:
         root = self._hierarchies.cpuset
         if root is None:
             return None
-        directory = root / self.path
+        path = self.path
         names = (
             ("cpuset.effective_cpus", "cpuset.cpus") if self._hierarchies.version == 1 else ("cpuset.cpus.effective",)
         )
         while True:
             for name in names:
-                cpus = parse_cpu_list(_read(directory / name))
+                cpus = parse_cpu_list(read_once(_below(root, path, name)))
                 if cpus:
                     return cpus
-            if directory == root:
+            if not path:
                 return None
-            directory = directory.parent
+            path = path.rpartition("/")[0]
 
     def siblings(self) -> list[Cgroup]:
         """The cgroups beside it in the cpuset hierarchy; none of the root."""
         root = self._hierarchies.cpuset
         if root is None or not self.path:
             return []
-        parent = (root / self.path).parent
+        parent, slash, _ = self.path.rpartition("/")
         try:
-            names = [entry.name for entry in parent.iterdir() if entry.is_dir()]
+            with os.scandir(_below(root, parent)) as entries:
+                paths = [f"{parent}{slash}{entry.name}" for entry in entries if entry.is_dir()]
         except OSError:
             return []
-        prefix = parent.relative_to(root).as_posix()
-        prefix = "" if prefix == "." else prefix + "/"
-        return [Cgroup(self._hierarchies, prefix + name) for name in names if prefix + name != self.path]
+        return [Cgroup(self._hierarchies, path) for path in paths if path != self.path]
 
     def find_kubepods(self) -> str | None:
         """Path of the kubepods cgroup below this one, relative to the hierarchies' roots; None if missing."""
@@ -169,7 +169,7 @@ class Cgroup:
             return None
         for candidate in KUBEPODS_PATHS:
             path = f"{self.path}/{candidate}".lstrip("/")
-            if (root / path).is_dir():
+            if is_directory(_below(root, path)):
                 return path
         return None
 
@@ -180,8 +180,6 @@ class Cgroup:
                 file.close()
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
+def _below(root: Path, *parts: str) -> str:
+    """A path as text: to join a ``Path`` takes as long as to read a file of the kernel's."""
+    return "/".join([str(root), *filter(None, parts)])

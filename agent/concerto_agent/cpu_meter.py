@@ -10,7 +10,7 @@ from concerto.capacity import readings
 from concerto.capacity.node_status import Problem
 from concerto_agent.cgroups import Cgroup
 from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_field, parse_pressure
-from concerto_agent.meter import Reading, content, pressure_name
+from concerto_agent.meter import Reading, pressure_name
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pod_usage import PodUsage
 from concerto_agent.rates import NAN, Rate, Share, clip
@@ -20,7 +20,7 @@ class Cpus:
     """Which CPUs the node has, those online or those of its cgroup's cpuset, and what others take of them."""
 
     def __init__(self, settings: NodeFiles, scope: Cgroup) -> None:
-        self._online = settings.sys / "devices" / "system" / "cpu" / "online"
+        self._online = KeptFile(settings.sys / "devices" / "system" / "cpu" / "online")
         self._stat = KeptFile(settings.proc / "stat")
         self._scope = scope if settings.scope == "Cgroup" else None
         self._cpus: frozenset[int] = frozenset()
@@ -34,7 +34,7 @@ class Cpus:
 
     def look(self) -> None:
         """Read which they are."""
-        before, online = self._cpus, parse_cpu_list(content(self._online)) or frozenset()
+        before, online = self._cpus, parse_cpu_list(self._online.read()) or frozenset()
         if self._scope is None:
             self._cpus = online
             return
@@ -63,6 +63,7 @@ class Cpus:
 
     def close(self) -> None:
         """Give back every descriptor."""
+        self._online.close()
         self._stat.close()
 
     @staticmethod

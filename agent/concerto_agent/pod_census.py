@@ -158,6 +158,7 @@ class PodCensus:
         self._found: set[str] = set()
         self._known: dict[str, _Known] = {}
         self._deleted: set[str] = set()
+        self._uncounted: list[str] | None = None  # None: to be found anew
 
     def appeared(self, uid: str, at: float, *, found: bool = False) -> None:
         """A pod's cgroup is there.
@@ -239,7 +240,9 @@ class PodCensus:
 
     def uncounted(self) -> list[str]:
         """UIDs that are there and known not to count: what they use belongs to the node."""
-        return [uid for uid in self._present if self._is_unit(uid) is False]
+        if self._uncounted is None:
+            self._uncounted = [uid for uid in self._present if self._is_unit(uid) is False]
+        return self._uncounted
 
     def _is_unit(self, uid: str) -> bool | None:
         if _STATIC_UID.match(uid):
@@ -261,6 +264,7 @@ class PodCensus:
 
     def _settle(self, at: float) -> None:
         """Make ``counted`` what it should be, and call the listener with the differences."""
+        self._uncounted = None
         started = [uid for uid in self._present if uid in self._working]
         units = [uid for uid in started if self._is_unit(uid) and not self._is_over(uid)]
         units.sort(key=lambda uid: (self._working[uid], uid))

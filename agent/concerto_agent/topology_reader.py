@@ -14,6 +14,7 @@ class TopologyReader:
     def __init__(self, where: NodeFiles) -> None:
         """Nothing is read before `read`."""
         self._where = where
+        self._cgroup: Cgroup | None = None
         self._seen: object = None
         self._topology: CPUTopology | None = None
 
@@ -21,11 +22,9 @@ class TopologyReader:
         """CPUs of the node's cgroup; None where the node is the machine."""
         if self._where.scope != "Cgroup":
             return None
-        cgroup = Cgroup(Hierarchies.detect(self._where.sys), self._where.cgroup)
-        try:
-            return cgroup.effective_cpus()
-        finally:
-            cgroup.close()
+        if self._cgroup is None:
+            self._cgroup = Cgroup(Hierarchies.detect(self._where.sys), self._where.cgroup)
+        return self._cgroup.effective_cpus()
 
     def read(self) -> CPUTopology:
         """The CPUs as they are now.

@@ -141,13 +141,26 @@ class KindSums(NamedTuple):
 
     def plus(self, other: KindSums) -> KindSums:
         """Both together."""
-        first = (self.max_running_work, self.max_running_held) >= (other.max_running_work, other.max_running_held)
-        most = self if first else other
-        return KindSums(*(a + b for a, b in zip(self, other)))._replace(
-            max_memory=max(self.max_memory, other.max_memory),
-            max_running_work=most.max_running_work,
-            max_running_held=most.max_running_held,
-            max_running_recent=max(self.max_running_recent, other.max_running_recent),
+        ours = (self.max_running_work, self.max_running_held)
+        most = self if ours >= (other.max_running_work, other.max_running_held) else other
+        # One by one: a loop over the fields takes more than twice as long
+        return KindSums(
+            self.ended + other.ended,
+            self.work + other.work,
+            self.work_squared + other.work_squared,
+            self.held + other.held,
+            self.life + other.life,
+            self.memory + other.memory,
+            self.memory_squared + other.memory_squared,
+            self.started + other.started,
+            self.running + other.running,
+            self.running_work + other.running_work,
+            self.running_held + other.running_held,
+            self.running_memory + other.running_memory,
+            max(self.max_memory, other.max_memory),
+            most.max_running_work,
+            most.max_running_held,
+            max(self.max_running_recent, other.max_running_recent),
         )
 
     def scaled(self, factor: float) -> KindSums:

@@ -54,13 +54,18 @@ class NodeKinds:
     def table(self, running: Iterable[tuple[Kind, PodMeasurement]], now: float) -> dict[str, KindSums]:
         """All of it as of now, together with the pods that run."""
         found = {key: sums.after(now - self._at[key]) for key, sums in self._sums.items()}
+        by_kind: dict[Kind, KindSums] = {}  # a kind's pods first, and then each sum once for all its groups
         for kind, pod in running:
-            if not (pod.plausible and pod.shown):
-                continue
-            one = KindSums.of_running(pod)
+            if pod.plausible and pod.shown:
+                by_kind[kind] = _added(by_kind.get(kind), KindSums.of_running(pod))
+        for kind, sums in by_kind.items():
             for key in kind.keys:
-                found[key] = found.get(key, KindSums()).plus(one)
+                found[key] = _added(found.get(key), sums)
         return bounded(found, MAX_ENTRIES)
+
+
+def _added(before: KindSums | None, more: KindSums) -> KindSums:
+    return more if before is None else before.plus(more)
 
 
 def bounded(table: Table, max_entries: int, parts: Mapping[str, float] | None = None) -> dict[str, KindSums]:
