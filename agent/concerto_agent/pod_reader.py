@@ -31,6 +31,51 @@ class PodReading:
     memory_bytes: float | None = None
 
 
+class _Pod:
+    """One pod's files, how often they were read, and what they held last.
+
+    Attributes:
+        waits: whether its pressure had grown at the last read, or was read for the first time.
+    """
+
+    def __init__(self, cgroup: Cgroup, turn: int) -> None:
+        self.cgroup = cgroup
+        self._pressure = cgroup.pressure_file("cpu")
+        self._reads = -_MEMORY_TURNS - turn % _MEMORY_TURNS  # not of all pods at the same time
+        self._last: PodReading | None = None
+        self.waits = False
+
+    def read(self, *, everything: bool = False) -> PodReading | None:
+        """What it has used; None if it can't be read. Memory only when it is its turn, or if everything is wanted."""
+        self._reads += 1
+        cpu_seconds = self.cgroup.cpu_seconds()
+        if cpu_seconds is None:
+            return None
+        due = everything or self._reads <= 0 or self._reads % _MEMORY_TURNS == 0
+        memory = self.cgroup.memory_bytes() if due else None
+        last = self._last
+        known = None if last is None else last.waited_seconds
+        if last is None or known is None or self.waits or everything or cpu_seconds != last.cpu_seconds:
+            waited, stalled = self._waited()
+            self.waits = waited is not None and (known is None or waited > known)
+        else:
+            # Most pods are idle at most times. Should a task wait already, its pressure shows that once it has run
+            waited, stalled = known, last.stalled_seconds
+        self._last = PodReading(cpu_seconds, waited, stalled, memory)
+        return self._last
+
+    def _waited(self) -> tuple[float | None, float | None]:
+        pressure = self._pressure.read() if self._pressure else None
+        some, full = parse_pressure(pressure), parse_pressure_full(pressure)
+        # Before Linux 5.13 there is no full for cpu
+        return some, some if full is None or some is None else (some + full) / 2
+
+    def add_up_pressure(self) -> None:
+        """Have the kernel add up what the pod has waited."""
+        if self._pressure is not None:
+            self._pressure.read()
+
+
 class PodReader:
     """Reads pods through descriptors that stay open.
 
@@ -43,9 +88,7 @@ class PodReader:
         """Nothing is read before `read`."""
         self.waiting: set[str] = set()
         self._hierarchies = hierarchies
-        self._cgroups: dict[str, Cgroup] = {}
-        self._reads: dict[str, int] = {}
-        self._waited: dict[str, float] = {}
+        self._pods: dict[str, _Pod] = {}
 
     def read(self, paths: Mapping[str, str]) -> dict[str, PodReading]:
         """The readings of those pods that can be read, by UID; other pods' descriptors are given back.
@@ -53,33 +96,22 @@ class PodReader:
         Args:
             paths: of the pods' cgroups, by UID.
         """
-        for uid in [uid for uid, cgroup in self._cgroups.items() if paths.get(uid, "").strip("/") != cgroup.path]:
+        for uid in [uid for uid, pod in self._pods.items() if paths.get(uid, "").strip("/") != pod.cgroup.path]:
             self._forget(uid)
         readings = {}
         for turn, (uid, path) in enumerate(paths.items()):
-            if uid not in self._cgroups:
-                self._cgroups[uid] = Cgroup(self._hierarchies, path)
-                self._reads[uid] = -_MEMORY_TURNS - turn % _MEMORY_TURNS  # not of all pods at the same time
-            self._reads[uid] += 1
-            due = self._reads[uid] <= 0 or self._reads[uid] % _MEMORY_TURNS == 0
-            reading = _read(self._cgroups[uid], memory=due)
+            pod = self._pods.get(uid)
+            if pod is None:
+                pod = self._pods[uid] = _Pod(Cgroup(self._hierarchies, path), turn)
+            reading = pod.read()
             if reading is not None:
                 readings[uid] = reading
-                self._note_waiting(uid, reading.waited_seconds)
+        self.waiting = {uid for uid, pod in self._pods.items() if pod.waits}
         return readings
 
-    def _note_waiting(self, uid: str, waited: float | None) -> None:
-        if waited is None or waited <= self._waited.get(uid, -1.0):
-            self.waiting.discard(uid)
-        else:
-            self.waiting.add(uid)
-            self._waited[uid] = waited
-
     def _forget(self, uid: str) -> None:
-        if (cgroup := self._cgroups.pop(uid, None)) is not None:
-            cgroup.close()
-        self._reads.pop(uid, None)
-        self._waited.pop(uid, None)
+        if (pod := self._pods.pop(uid, None)) is not None:
+            pod.cgroup.close()
         self.waiting.discard(uid)
 
     def add_up_pressure(self) -> None:
@@ -91,31 +123,18 @@ class PodReader:
         and 0.96 with ten. Source: Linux, kernel/sched/psi.c, collect_percpu_times.
         """
         for uid in self.waiting:
-            if (file := self._cgroups[uid].pressure_file("cpu")) is not None:
-                file.read()
+            self._pods[uid].add_up_pressure()
 
     def read_last(self, uid: str, path: str) -> PodReading | None:
         """Everything of one pod that is about to go; None if it is gone already."""
-        cgroup = self._cgroups.get(uid) or Cgroup(self._hierarchies, path)
+        pod = self._pods.get(uid) or _Pod(Cgroup(self._hierarchies, path), 0)
         try:
-            return _read(cgroup, memory=True)
+            return pod.read(everything=True)
         finally:
-            cgroup.close()
+            pod.cgroup.close()
             self._forget(uid)
 
     def close(self) -> None:
         """Give back every descriptor."""
-        for uid in list(self._cgroups):
+        for uid in list(self._pods):
             self._forget(uid)
-
-
-def _read(cgroup: Cgroup, *, memory: bool) -> PodReading | None:
-    cpu_seconds = cgroup.cpu_seconds()
-    if cpu_seconds is None:
-        return None
-    file = cgroup.pressure_file("cpu")
-    pressure = file.read() if file else None
-    some, full = parse_pressure(pressure), parse_pressure_full(pressure)
-    # Before Linux 5.13 there is no full for cpu
-    stalled = some if full is None or some is None else (some + full) / 2
-    return PodReading(cpu_seconds, some, stalled, cgroup.memory_bytes() if memory else None)

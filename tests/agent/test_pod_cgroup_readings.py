@@ -81,3 +81,26 @@ def test_a_pod_without_pressure_does_not_wait(tmp_path):
     reader.read(PATHS)
     assert not reader.waiting
     reader.add_up_pressure()
+
+
+def test_what_an_idle_pod_has_waited_is_read_once_it_has_run_again(tmp_path):
+    machine, reader = made(tmp_path, "hybrid")
+    reader.read(PATHS)
+    reader.read(PATHS)
+    assert not reader.waiting
+    machine.cgroup_psi(PATHS[A], some=5_000_000, full=3_000_000)
+    assert reader.read(PATHS)[A].waited_seconds == 3.0, "it has had no CPU time since"
+    machine.cpu(PATHS[A], 1.5)
+    assert reader.read(PATHS)[A].waited_seconds == 5.0
+    assert reader.waiting == {A}
+    machine.cgroup_psi(PATHS[A], some=6_000_000, full=4_000_000)
+    assert reader.read_last(A, PATHS[A]).waited_seconds == 6.0, "the last reading takes everything"
+
+
+def test_pressure_that_comes_after_the_pod_is_read_though_the_pod_is_idle(tmp_path):
+    machine = Machine(tmp_path, "hybrid")
+    machine.cpu(PATHS[A], 1.0)
+    reader = PodReader(Hierarchies.detect(machine.sys))
+    assert reader.read({A: PATHS[A]})[A].waited_seconds is None, "the other hierarchy has no such cgroup yet"
+    machine.cgroup_psi(PATHS[A], some=2_000_000, full=1_000_000)
+    assert reader.read({A: PATHS[A]})[A].waited_seconds == 2.0
