@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import yaml
 
 from concerto_agent.main import add_arguments, run
 
-COMPONENT = Path(__file__).resolve().parents[2] / "manifests" / "components" / "pinning"
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMPONENT = REPOSITORY / "manifests" / "components" / "pinning"
 BASE = COMPONENT.parents[1] / "base"
 
 
@@ -71,10 +73,11 @@ def test_the_flags_it_adds_are_the_agents_and_name_what_is_mounted():
     assert str(args.kubelet_certificate.parent) in mounts
 
 
-MADE_BY_VOLUMES = {"checkpoints", "pki"}
-FOLDERS_OF_KUBELET = {"device-plugins", "plugins", "plugins_registry", "pod-resources", "pods"} | MADE_BY_VOLUMES
-"""In /var/lib/kubelet, on every node: ``setupDataDirs`` and the device manager of kubelet make the others, and
-checkpoints where the feature ContainerCheckpoint is enabled, as it is by default."""
+MADE_BY_VOLUMES = {"checkpoints": "checkpoints", "image_manager": "image-manager", "pki": "pki", "pods-api": "pods-api"}
+"""Names of volumes, by folder."""
+FOLDERS_OF_KUBELET = {"device-plugins", "plugins", "plugins_registry", "pod-resources", "pods", *MADE_BY_VOLUMES}
+"""In /var/lib/kubelet, on every node: ``setupDataDirs`` and the device manager of kubelet make the others. Kubelet
+makes those of volumes where features are enabled: ContainerCheckpoint, KubeletEnsureSecretPulledImages, PodsAPI."""
 
 
 def test_the_agent_sees_kubelets_files_and_none_of_its_folders():
@@ -85,10 +88,19 @@ def test_the_agent_sees_kubelets_files_and_none_of_its_folders():
     below = {m["mountPath"]: m["name"] for m in container["volumeMounts"] if "/host/kubelet/" in m["mountPath"]}
     assert set(below) == {f"/host/kubelet/{folder}" for folder in FOLDERS_OF_KUBELET}
     assert set(below.values()) <= empty
-    for folder in MADE_BY_VOLUMES:
-        (path,) = [v["hostPath"] for v in pod["volumes"] if v["name"] == folder]
+    for folder, volume in MADE_BY_VOLUMES.items():
+        (path,) = [v["hostPath"] for v in pod["volumes"] if v["name"] == volume]
         assert path == {"path": f"/var/lib/kubelet/{folder}", "type": "DirectoryOrCreate"}, "else nothing to mount over"
-        assert folder not in {m["name"] for m in container["volumeMounts"]}
+        assert volume not in {m["name"] for m in container["volumeMounts"]}
+
+
+def test_the_page_on_security_names_the_host_paths_that_the_agent_sees():
+    merge = next(p for p in patches() if isinstance(p, dict))
+    base = yaml.safe_load((BASE / "agent.yaml").read_text())
+    volumes = [v for made in (merge, base) for v in made["spec"]["template"]["spec"]["volumes"]]
+    text = (REPOSITORY / "docs" / "security.md").read_text().partition("## Host paths")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `(/[^`]*)`", text, flags=re.MULTILINE))
+    assert {v["hostPath"]["path"] for v in volumes if "hostPath" in v} == named
 
 
 def test_the_init_container_copies_the_certificate_that_the_agent_reads(tmp_path):
@@ -106,6 +118,8 @@ def test_the_init_container_copies_the_certificate_that_the_agent_reads(tmp_path
     assert mounts == {
         str(args.kubelet_certificate.parent): "pki",
         "/host/checkpoints": "checkpoints",
+        "/host/image_manager": "image-manager",
+        "/host/pods-api": "pods-api",
         str(args.copy_kubelet_certificate.parent): "kubelet-certificate",
     }
     assert args.copy_kubelet_certificate == agent.kubelet_certificate
