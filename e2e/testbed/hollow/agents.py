@@ -63,6 +63,7 @@ Bools = NDArray[np.bool_]
 _SLOW_LOOK_SECONDS = 5
 # In large fleets the turns come later, as one process has them all: no more often than real agents write settled kinds
 _LOOKS_A_SECOND = 250
+_KINDS_LOOKS_A_SECOND = 50
 # Statuses are rounded: what is compared here may differ from what they say by this much.
 _ROUNDING = 1e-3
 
@@ -237,7 +238,8 @@ class Agents:
         node, agent, kinds = self._nodes[index], self._agents[index], self._kinds
         # A kind that nobody knows is published at once; to look at the others costs as much as a status
         has_news = kinds is not None and index in kinds.with_news
-        if not has_news and now - self._known.subspace_at[index] < self._publish.subspace_interval_seconds:
+        interval = max(self._publish.subspace_interval_seconds, len(self._nodes) / _KINDS_LOOKS_A_SECOND)
+        if not has_news and now - self._known.subspace_at[index] < interval:
             return
         self._known.subspace_at[index] = now
         observed_at = self._wall(report.now)
