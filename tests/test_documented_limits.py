@@ -16,6 +16,8 @@ from concerto.controllers.autoscaling.state import State
 from concerto.controllers.autoscaling.status import selector_status
 from concerto.controllers.autoscaling.tracked import ObjectEvents, TrackedObject
 from concerto.controllers.scheduling.binding_load import PipelineSettings
+from concerto.controllers.scheduling.preemption import PreemptionSettings
+from concerto.controllers.scheduling.unschedulable import ReporterSettings
 from concerto.kube import transport
 from concerto.kube.access_review import MAX_TOKEN_BYTES
 from concerto.kube.lease import LeaseSettings
@@ -28,6 +30,7 @@ from concerto_agent.pod_metrics_server import _LIMITS as POD_METRICS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TLS, LEASE, PIPELINE, AUTOSCALER = ConnectionLimits(), LeaseSettings(), PipelineSettings(), PredictiveHPASettings()
+PREEMPTION, REPORTER = PreemptionSettings(), ReporterSettings()
 
 # A phrase whose N stands for the number
 STATED: dict[tuple[str, str], float] = {
@@ -53,6 +56,12 @@ STATED: dict[tuple[str, str], float] = {
     ("architecture", "finishes bindings for up to N s"): PIPELINE.shutdown_grace_seconds,
     ("capacity-control", "A SubspaceSnapshot holds N kinds"): table.MAX_ENTRIES,
     ("capacity-control", "decides by up to N of all nodes"): cluster_kinds.MAX_KNOWN,
+    ("priority", "in the next N s, and each"): PREEMPTION.remember_seconds,
+    ("priority", "room is made for more than N pods"): PIPELINE.max_preemptions_beside_events,
+    ("priority", "chosen every N ms"): 1000 * PIPELINE.min_cycle_interval_beside_preemptions_seconds,
+    ("priority", "instead of every N ms"): 1000 * PIPELINE.min_cycle_interval_seconds,
+    ("priority", "with its nomination, or after N s"): REPORTER.patience_beside_preemptions_seconds,
+    ("priority", "s instead of N s"): REPORTER.patience_seconds,
     ("gangs", "Concerto places at most N at once"): gang.MAX_PODS,
     ("autoscaling", "garbage or more than N MiB"): answers.LARGEST_BYTES / 2**20,
     ("autoscaling", "Prometheus: N KiB for a value"): prometheus._MAX_BYTES["query"] / 1024,
