@@ -41,6 +41,7 @@ from concerto_agent.pod_reader import PodReader, PodReading
 from concerto_agent.pod_watcher import PodWatcher
 from concerto_agent.quotas import PodLimits
 from concerto_agent.status_publisher import PublisherSettings, Sources, StatusPublisher, Timing
+from concerto_agent.steady_calls import call_steadily
 from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings
 from concerto_agent.writer import Object, Writer
 
@@ -266,17 +267,10 @@ class Agent:
 
     async def measure(self) -> None:
         """Sample at 10 Hz. A sample that comes too late takes the place of those missed; the grid stays."""
-        period = self._settings.sample_period_seconds
-        deadline = self._clock()
-        while True:
-            self._sample()
-            deadline += period
-            late = self._clock() - deadline
-            if late > 0:
-                missed = math.ceil(late / period)
-                self.counters.missed += missed
-                deadline += missed * period
-            await asyncio.sleep(deadline - self._clock())
+        await call_steadily(self._sample, self._settings.sample_period_seconds, self._clock, self._missed)
+
+    def _missed(self, samples: int) -> None:
+        self.counters.missed += samples
 
     def _sample(self) -> None:
         now = self._clock()

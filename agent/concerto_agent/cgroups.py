@@ -109,6 +109,14 @@ class Cgroup:
     def _file(self, root: Path | None, name: str) -> KeptFile | None:
         return None if root is None else KeptFile(_below(root, self.path, name))
 
+    def cpu_files(self) -> list[KeptFile]:
+        """What `cpu_seconds` reads."""
+        return [self._cpu] if self._cpu else []
+
+    def memory_files(self) -> list[KeptFile]:
+        """What `memory_bytes` reads."""
+        return [file for file in (self._memory, self._memory_stat) if file]
+
     def cpu_seconds(self) -> float | None:
         """CPU time used since the cgroup was made, seconds."""
         data = self._cpu.read() if self._cpu else None

@@ -43,6 +43,10 @@ class Cpus:
         if self._cpus != before:
             self._times = None
 
+    def files(self) -> list[KeptFile]:
+        """What `others` reads."""
+        return [] if self._scope is None else [self._stat]
+
     def others(self, own: float, seconds: float) -> float:
         """Part of them that processes outside of the node's cgroup took since the last call; 0 where none is known of.
 
@@ -94,6 +98,10 @@ class MachineUtilisation:
         self._file = KeptFile(stat)
         self._times: tuple[int, ...] | None = None
 
+    def files(self) -> list[KeptFile]:
+        """See ``Meter``."""
+        return [self._file]
+
     def read(self, seconds: float, problems: list[Problem]) -> float:
         """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
         data = self._file.read()
@@ -127,6 +135,10 @@ class CgroupUtilisation:
         self._usage = Rate()
         self._share = Share()
 
+    def files(self) -> list[KeptFile]:
+        """See ``Meter``."""
+        return self._scope.cpu_files()
+
     def read(self, seconds: float, problems: list[Problem]) -> float:
         """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
         used = self._scope.cpu_seconds()
@@ -159,6 +171,11 @@ class Cpu:
         self._pods = pods
         self._pressure = Rate()
         self._waiting = Share()
+
+    def files(self) -> list[KeptFile]:
+        """See ``Meter``."""
+        pressure = [self._psi] if self._psi else []
+        return [*self._busy.files(), *pressure, *self._cpus.files(), *self._pods.cpu_files()]
 
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""

@@ -19,6 +19,10 @@ class Io:
         self._file = file
         self._pressure = Rate()
 
+    def files(self) -> list[KeptFile]:
+        """See ``Meter``."""
+        return [self._file] if self._file else []
+
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""
         waited = parse_pressure(self._file.read() if self._file else None)
@@ -39,6 +43,9 @@ class Network:
     def __init__(self, settings: NodeFiles) -> None:
         self._class = settings.sys / "class" / "net"
         self._counters: dict[tuple[str, str], tuple[KeptFile, Rate]] = {}
+
+    def files(self) -> None:
+        """Interfaces come and go."""
 
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""
@@ -80,6 +87,9 @@ class GaugeFile:
     def __init__(self, name: str, path: Path | None) -> None:
         self._name = name
         self._path = path
+
+    def files(self) -> None:
+        """The file is another one each time it is replaced."""
 
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""

@@ -28,9 +28,20 @@ class KeptFile:
         self.path = path
         self.error: OSError | None = None
         self._descriptor: int | None = None
+        self._held: tuple[bytes | None] | None = None
+
+    def hold(self, content: bytes | None) -> None:
+        """Have `read` give what the file held at an earlier time, until `release`."""
+        self._held = (content,)
+
+    def release(self) -> None:
+        """Have `read` read the file again."""
+        self._held = None
 
     def read(self) -> bytes | None:
         """The file's content (its first 64 KiB), or None if it can't be read now."""
+        if self._held is not None:
+            return self._held[0]
         if self._descriptor is not None:
             try:
                 return os.pread(self._descriptor, _READ_BYTES, 0)

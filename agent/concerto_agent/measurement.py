@@ -90,6 +90,7 @@ class Measurement:
         self._sampler = Sampler(where, self.settings)
         self._pipeline = self._new_pipeline()
         self._begun = now
+        self._walls: list[float] = []  # of the samples that are not learned yet
         self._valid_at: float | None = None
         self._valid_wall: float | None = None
         self._problems: dict[tuple[str, str], tuple[Problem, int]] = {}  # with how many samples had it
@@ -104,6 +105,7 @@ class Measurement:
 
     def pod_started(self, at: float) -> None:
         """See ``PodListener``."""
+        self._learn_samples()
         self._pipeline.pod_started(_NODE, at)
         self.costs.start_cost.started_or_ended()
         self.counters.pods["started"] += 1
@@ -111,6 +113,7 @@ class Measurement:
 
     def pod_ended(self, uid: str, started_at: float, at: float) -> None:
         """See ``PodListener``."""
+        self._learn_samples()
         self._pipeline.pod_ended(_NODE, started_at, at, uid)
         self.costs.start_cost.started_or_ended()
         self.costs.ended(uid, started_at, at)
@@ -124,6 +127,7 @@ class Measurement:
         before, self.settings, self.generation = self.settings, settings, generation
         if settings == before:
             return
+        self._learn_samples()
         self._sampler.close()
         self._sampler = Sampler(self._where, settings)
         self._problems.clear()
@@ -152,7 +156,7 @@ class Measurement:
         return self._folds >= WARMUP_BATCHES
 
     def sample(self, now: float, wall: float, uncounted: Iterable[str] = ()) -> bool:
-        """Take one sample.
+        """Take one sample. What it says is learned with the next `fold`, or before a pod starts or ends.
 
         Args:
             now: monotonic time, seconds.
@@ -162,8 +166,18 @@ class Measurement:
         Returns:
             Whether the batch is full: ``fold``.
         """
-        sample = self._sampler.sample(now, uncounted)
+        self._sampler.take(now, uncounted)
+        self._walls.append(wall)
         self.counters.samples += 1
+        return self._sampler.taken >= self._pipeline.samples_missing
+
+    def _learn_samples(self) -> None:
+        """Give the pipeline the samples taken, in order."""
+        walls, self._walls = self._walls, []
+        for sample, wall in zip(self._sampler.samples(), walls, strict=True):
+            self._learn(sample, wall)
+
+    def _learn(self, sample: Sample, wall: float) -> None:
         for problem in sample.problems:
             key = (problem.reason, problem.resource)
             self._problems[key] = (problem, self._problems.get(key, (problem, 0))[1] + 1)
@@ -171,10 +185,10 @@ class Measurement:
         readings = sample.readings.values()
         usage = np.array([[reading.usage for reading in readings]])
         if np.isfinite(usage).any():
-            self._valid_at, self._valid_wall = now, wall
+            self._valid_at, self._valid_wall = sample.at, wall
         self._note_invalid(sample)
-        return self._pipeline.sample(
-            now,
+        self._pipeline.sample(
+            sample.at,
             usage,
             non_pod=np.array([[reading.non_pod for reading in readings]]),
             utilisation=np.array([[reading.utilisation for reading in readings]]),
@@ -228,6 +242,7 @@ class Measurement:
             now: monotonic time, seconds.
             cluster: the model merged from all nodes; None before the first one.
         """
+        self._learn_samples()
         report = self._pipeline.fold(now, cluster and align(cluster, self.settings.resources))
         # A problem that some samples of a batch did not have has passed, or has just come and will be in the next
         problems = [problem for problem, times in self._problems.values() if times == self._batch]

@@ -25,6 +25,10 @@ class MachineMemory:
         self._formula = formula
         self._pods = pods
 
+    def files(self) -> list[KeptFile]:
+        """See ``Meter``."""
+        return [self._meminfo, *self._pods.memory_files()]
+
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""
         data = self._meminfo.read()
@@ -59,6 +63,10 @@ class CgroupMemory:
         self._meminfo = KeptFile(settings.proc / "meminfo")
         self._scope = scope
         self._pods = pods
+
+    def files(self) -> list[KeptFile]:
+        """See ``Meter``."""
+        return [*self._scope.memory_files(), *self._pods.memory_files()]
 
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""

@@ -36,6 +36,10 @@ NOTHING = Reading(NAN, NAN)
 class Meter(Protocol):
     """Measures one resource."""
 
+    def files(self) -> list[KeptFile] | None:
+        """What `read` reads each time; None if that is not known before."""
+        ...
+
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """The resource now.
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from concerto_agent.cgroups import Cgroup, Hierarchies
+from concerto_agent.files import KeptFile
 from concerto_agent.rates import NAN, Rate
 
 
@@ -52,6 +53,14 @@ class PodUsage:
         memory = [cgroup.memory_bytes() or 0.0 for cgroup, _ in self._uncounted.values()]
         self._uncounted_cpu = sum(rate for rate in cpu if not math.isnan(rate))
         self._uncounted_memory = sum(memory)
+
+    def cpu_files(self) -> list[KeptFile]:
+        """What `cpus` reads."""
+        return self._kubepods.cpu_files() if self._kubepods else []
+
+    def memory_files(self) -> list[KeptFile]:
+        """What `memory_bytes` reads."""
+        return self._kubepods.memory_files() if self._kubepods else []
 
     def cpus(self, seconds: float) -> float:
         """CPUs that the counted pods kept busy since the last call; NaN if unknown."""

@@ -50,6 +50,10 @@ class Sampler:
         self._cpus = Cpus(settings, scope)
         self._pods = PodUsage(hierarchies, scope)
         self._meters = {name: self._meter(name, capacity, scope) for name in capacity.resources}
+        self._files: list[KeptFile] = []  # what each sample reads
+        self._at_once = False  # whether something else has to be read for it, too
+        self._taken: list[tuple[float, list[bytes | None]]] = []  # when, and what the files held
+        self._samples: list[Sample] = []
         self._last: float | None = None
         self._looked: float | None = None
 
@@ -78,8 +82,16 @@ class Sampler:
         """CPUs of the node; 0 if it is unknown."""
         return self._cpus.count
 
-    def sample(self, now: float, uncounted: Iterable[str] = ()) -> Sample:
-        """Read everything.
+    @property
+    def taken(self) -> int:
+        """Samples taken since `samples` was called."""
+        return len(self._taken) + len(self._samples)
+
+    def take(self, now: float, uncounted: Iterable[str] = ()) -> None:
+        """Take a sample: read everything that it needs.
+
+        Between two samples of an idle node the CPU's caches forget the agent's code, so that it runs several times
+        faster for ten samples one after the other than ten times for one. `samples` runs it.
 
         Args:
             now: monotonic time, seconds.
@@ -88,9 +100,38 @@ class Sampler:
         if self._looked is None or now - self._looked >= self._settings.slow_period_seconds:
             since = 0.0 if self._looked is None else now - self._looked
             self._looked = now
+            self._work_out()  # the samples before belong to what is known before
             since = self._trusted(since, self._settings.slow_period_seconds)
             self._cpus.look()
             self._pods.look(since, uncounted)
+            self._find_files()
+        self._taken.append((now, [file.read() for file in self._files]))
+        if self._at_once:
+            self._work_out()
+
+    def _find_files(self) -> None:
+        found = [meter.files() for meter in self._meters.values()]
+        self._files = [file for files in found for file in files or ()]
+        self._at_once = None in found
+
+    def samples(self) -> list[Sample]:
+        """The samples taken since the last call, in order."""
+        self._work_out()
+        found, self._samples = self._samples, []
+        return found
+
+    def _work_out(self) -> None:
+        taken, self._taken = self._taken, []
+        try:
+            for at, contents in taken:
+                for file, content in zip(self._files, contents):
+                    file.hold(content)
+                self._samples.append(self._sample(at))
+        finally:
+            for file in self._files:
+                file.release()
+
+    def _sample(self, now: float) -> Sample:
         seconds = 0.0 if self._last is None else self._trusted(now - self._last, 0.0)
         self._last = now
         problems: list[Problem] = []

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -47,6 +50,15 @@ class Run:
         while not full:
             full = self.sample(busy)
         return self.measurement.fold(self.now, None)
+
+
+class LearnsAtOnce(Measurement):
+    """Learns each sample as it is taken."""
+
+    def sample(self, now: float, wall: float, uncounted: Iterable[str] = ()) -> bool:
+        full = super().sample(now, wall, uncounted)
+        self._learn_samples()
+        return full
 
 
 @pytest.fixture
@@ -248,3 +260,33 @@ def test_a_cluster_model_is_read_by_the_names_of_its_rows():
     assert aligned.resources == ("memory", "cpu")
     assert second_moment(aligned.directions, aligned.sigma) == pytest.approx(whole[np.ix_([2, 0], [2, 0])])
     assert align(cluster, ("cpu", "gpu")) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_samples_learned_together_give_what_each_gives_by_itself(tmp_path, seed):
+    rng = random.Random(seed)
+    later = Run(Machine(tmp_path))
+    where = NodeFiles(proc=later.machine.proc, sys=later.machine.sys)
+    both = (later.measurement, LearnsAtOnce(where, later.now))
+    started: dict[str, float] = {}
+    for number in range(200):
+        full = later.sample(rng.random())
+        assert both[1].sample(later.now, WALL + later.now) is full
+        uid = f"pod-{number}"
+        if rng.random() < 0.2:
+            started[uid] = later.now
+            for each in both:
+                each.pod_started(later.now)
+        elif started and rng.random() < 0.2:
+            gone, at = started.popitem()
+            for each in both:
+                each.pod_ended(gone, at, later.now)
+        if rng.random() < 0.02:
+            settings = dataclasses.replace(CapacitySettings(), churn_window_seconds=rng.choice([0.5, 2.0]))
+            for each in both:
+                each.apply(settings, number, later.now)
+        if full or rng.random() < 0.05:
+            one, other = (each.fold(later.now, None) for each in both)
+            assert (one.at, one.wall, one.problems) == (other.at, other.wall, other.problems)
+            for field in dataclasses.fields(one.report):
+                np.testing.assert_equal(getattr(one.report, field.name), getattr(other.report, field.name))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,16 @@ GIB = 2**30
 MEMORY_TOTAL = 24684092
 
 
-def sampler(machine: Machine, *, cgroup: str | None = None, memory: int | None = None, **spec: object) -> Sampler:
+class OneByOne(Sampler):
+    """A sampler whose samples are worked out as they are taken."""
+
+    def sample(self, now: float, uncounted: Iterable[str] = ()) -> Sample:
+        self.take(now, uncounted)
+        (sample,) = self.samples()
+        return sample
+
+
+def sampler(machine: Machine, *, cgroup: str | None = None, memory: int | None = None, **spec: object) -> OneByOne:
     settings = NodeFiles(
         scope="Machine" if cgroup is None else "Cgroup",
         cgroup=cgroup or "",
@@ -36,7 +46,7 @@ def sampler(machine: Machine, *, cgroup: str | None = None, memory: int | None =
         proc=machine.proc,
         sys=machine.sys,
     )
-    return Sampler(settings, CapacitySettings.from_raw(spec))
+    return OneByOne(settings, CapacitySettings.from_raw(spec))
 
 
 def reasons(sample: Sample) -> set[str]:
@@ -512,13 +522,13 @@ def test_a_gauge_that_was_replaced_as_a_whole_is_read_anew(tmp_path):
 def test_a_resource_that_nothing_measures_is_reported(tmp_path):
     spec = CapacitySettings(resources=("gpu",), gauges=(Gauge("disk", "/x"),))
     machine = Machine(tmp_path)
-    sample = Sampler(NodeFiles(proc=machine.proc, sys=machine.sys), spec).sample(1.0)
+    sample = OneByOne(NodeFiles(proc=machine.proc, sys=machine.sys), spec).sample(1.0)
     assert "InvalidGauge" in reasons(sample)
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_this_machine_agrees_with_psutil():
-    meters = Sampler(NodeFiles(), CapacitySettings(resources=("cpu", "memory"), memory_formula="Available"))
+    meters = OneByOne(NodeFiles(), CapacitySettings(resources=("cpu", "memory"), memory_formula="Available"))
 
     def agrees() -> bool:
         meters.sample(time.monotonic())
@@ -536,3 +546,46 @@ def test_this_machine_agrees_with_psutil():
 
     # The two do not look at the same moment, and on a busy machine the moments may be far from each other
     assert any(agrees() for _ in range(10))
+
+
+def test_samples_hold_what_the_files_held_when_they_were_taken(tmp_path):
+    machine = Machine(tmp_path)
+    meters = sampler(machine)
+    for step, (ticks, free) in enumerate([(0, 0.5), (50, 0.25), (60, 0.75)]):
+        machine.stat(f"{ticks} 0 0 {100 * step - ticks} 0 0 0 0")
+        write(machine.proc / "meminfo", f"MemTotal: 1000 kB\nMemAvailable: {free * 1000:.0f} kB\n")
+        meters.take(10.0 + step / 10)
+    machine.stat("60 0 0 340 0 0 0 0")
+    assert meters.taken == 3
+    found = meters.samples()
+    assert [sample.at for sample in found] == pytest.approx([10.0, 10.1, 10.2])
+    assert [sample.readings["cpu"].utilisation for sample in found[1:]] == pytest.approx([0.5, 0.1])
+    assert [sample.readings["memory"].usage for sample in found] == pytest.approx([0.5, 0.75, 0.25])
+    assert (meters.taken, meters.samples()) == (0, [])
+    assert meters.sample(10.3).readings["cpu"].utilisation == pytest.approx(0.0, abs=1e-9), "read anew"
+
+
+def test_samples_belong_to_what_was_known_when_they_were_taken(tmp_path):
+    machine = Machine(tmp_path, "v2", cpus="0-1")
+    machine.cpu("node", 0.0)
+    machine.cpuset("node", "0-1")
+    meters = sampler(machine, cgroup="node")
+    meters.take(10.0)
+    machine.cpu("node", 0.1)
+    meters.take(10.1)
+    machine.cpuset("node", "0")
+    machine.cpu("node", 1.0)
+    meters.take(11.0)  # a second after the last look
+    found = [sample.readings["cpu"].utilisation for sample in meters.samples()]
+    assert found[1:] == pytest.approx([0.5, 1.0]), "one second of two CPUs, and of one"
+
+
+def test_a_gauge_is_read_when_the_sample_is_taken(tmp_path):
+    gauge = tmp_path / "gauge"
+    spec = CapacitySettings(resources=("gpu",), gauges=(Gauge("gpu", str(gauge)),))
+    machine = Machine(tmp_path)
+    meters = Sampler(NodeFiles(proc=machine.proc, sys=machine.sys), spec)
+    for step, text in enumerate(["0.25", "0.5"]):
+        gauge.write_text(text)
+        meters.take(10.0 + step / 10)
+    assert [sample.readings["gpu"].usage for sample in meters.samples()] == [0.25, 0.5]

@@ -84,6 +84,11 @@ class BatchBuffer:
         self._non_pod_count: Floats = np.zeros((n, m))
         self._stolen: Floats = np.zeros(n)
 
+    @property
+    def missing(self) -> int:
+        """Samples until the batch is full."""
+        return len(self._ok) - self._filled
+
     def add(self, y: Sample, quiet: Bools, ages: PodAges) -> bool:
         """Take one sample of every node.
 

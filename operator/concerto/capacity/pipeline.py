@@ -88,6 +88,11 @@ class NodePipeline:
         """(N,) pods that the kubelet takes; may be changed in place."""
         return self._control.allocatable_pods
 
+    @property
+    def samples_missing(self) -> int:
+        """Samples until the batch is full."""
+        return self._batch.missing
+
     def apply(self, settings: CapacitySettings) -> None:
         """Go on under other settings; what was learned is kept, a batch in progress is dropped if its length changed.
 
