@@ -203,7 +203,7 @@ async def test_candidates_that_are_left_are_remembered_for_five_seconds():
     async with preempting() as it:
         it.fails("one")
         await it.server.asked(3)
-        key = ("concerto", 100, it.cluster.signatures.of(it.cluster.nominations.of_priority(0)["a"][0]))
+        key = ("concerto", 100, "default", it.cluster.signatures.of(it.cluster.nominations.of_priority(0)["a"][0]))
         assert [each.node for each in it.controller._remainders.of(key, NOW + 4.9).candidates] == ["b"]
         assert not it.controller._remainders.of(key, NOW + 5.0).candidates
 

@@ -68,7 +68,9 @@ class GangPreemptionController:
         self._cluster = parts.cluster
         self._settings = settings or GangPreemptionSettings()
         self._writes = PreemptionWrites(context, parts)
-        self._waiting: Turns[GroupKey] = Turns(self._settings, context.clock, self._priority, self._is_there)
+        self._waiting: Turns[GroupKey] = Turns(
+            self._settings, context.clock, self._priority, lambda key: key[0], self._is_there
+        )
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
         self._tasks = PreemptionTasks(parts.load)
         self._generator = np.random.default_rng()

@@ -27,6 +27,9 @@ from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
 
+_Key = tuple[str, int, str, Hashable]
+"""Scheduler name, priority, namespace and signature of pods that are alike."""
+
 
 @dataclass(frozen=True)
 class PreemptionSettings(TurnSettings):
@@ -62,12 +65,14 @@ class PreemptionController:
         self._cluster = parts.cluster
         self._settings = settings or PreemptionSettings()
         self._writes = PreemptionWrites(context, parts)
-        self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
+        self._waiting: dict[_Key, dict[str, PodView]] = {}  # alike pods, by UID
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
         self._woken: set[str] = set()  # pods that are noted again when their wait is over
         self._remainders = _Remainders(self._settings.remember_seconds)
         self._tasks = PreemptionTasks(parts.load)
-        self._turns: Turns[Hashable] = Turns(self._settings, context.clock, self._priority, self._still_waits)
+        self._turns: Turns[_Key] = Turns(
+            self._settings, context.clock, lambda key: key[1], lambda key: key[2], self._still_waits
+        )
 
     def note_failure(self, pod: PodView, diagnosis: Diagnosis) -> None:
         """A cycle has found no node for the pod."""
@@ -79,7 +84,7 @@ class PreemptionController:
 
     def note(self, pod: PodView) -> None:
         """Pods to evict are to be searched for."""
-        key = (pod.scheduler_name, pod.priority, self._cluster.signatures.of(pod))
+        key = (pod.scheduler_name, pod.priority, pod.namespace, self._cluster.signatures.of(pod))
         self._waiting.setdefault(key, {})[pod.uid] = pod
         self._turns.add(key)
 
@@ -92,10 +97,7 @@ class PreemptionController:
 
     # --- whose turn it is
 
-    def _priority(self, key: Hashable) -> int:
-        return next(iter(self._waiting[key].values())).priority
-
-    def _still_waits(self, key: Hashable) -> bool:
+    def _still_waits(self, key: _Key) -> bool:
         """Whether pods of the key have no node; forgets those that have one, or are gone."""
         pods = {uid: pod for uid, pod in self._waiting.pop(key, {}).items() if self._is_without_node(uid)}
         if pods:
@@ -107,7 +109,7 @@ class PreemptionController:
 
     # --- the search
 
-    async def _search(self, key: Hashable) -> None:
+    async def _search(self, key: _Key) -> None:
         """Find pods to evict for alike pods, one after another."""
         pods = [pod for pod in self._waiting.pop(key).values() if self._is_without_node(pod.uid)]
         profile = self._parts.profiles.get(pods[0].scheduler_name) if pods else None
@@ -141,12 +143,12 @@ class PreemptionController:
         self._take(pod, outcome)
         return outcome.candidate is not None
 
-    def _put_back(self, key: Hashable, pods: Sequence[PodView]) -> None:
+    def _put_back(self, key: _Key, pods: Sequence[PodView]) -> None:
         """These have not had their turn; what was noted of them meanwhile is newer."""
         self._waiting[key] = {pod.uid: pod for pod in pods} | self._waiting.get(key, {})
         self._turns.add(key)
 
-    def _rest(self, key: Hashable, found: bool) -> float:
+    def _rest(self, key: _Key, found: bool) -> float:
         """How long alike pods are not searched for again."""
         if found:
             self._turns.end_idle(key)
@@ -237,15 +239,15 @@ class _Remainders:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._by_key: dict[Hashable, tuple[float, Remainder]] = {}
+        self._by_key: dict[_Key, tuple[float, Remainder]] = {}
 
-    def of(self, key: Hashable, now: float) -> Remainder:
+    def of(self, key: _Key, now: float) -> Remainder:
         """Of the last search for the key; of an old one just the place where it ended."""
         _, last = self._by_key.get(key, (now, NO_REMAINDER))
         self._by_key = {each: left for each, left in self._by_key.items() if now - left[0] < self._seconds}
         return last if key in self._by_key else replace(last, candidates=())
 
-    def keep(self, key: Hashable, remainder: Remainder, now: float) -> None:
+    def keep(self, key: _Key, remainder: Remainder, now: float) -> None:
         """A search has ended, and has left this."""
         since, _ = self._by_key.get(key, (now, NO_REMAINDER))
         self._by_key[key] = since, remainder

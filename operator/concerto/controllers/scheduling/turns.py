@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import math
-from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -15,6 +18,10 @@ _K = TypeVar("_K", bound=Hashable)
 
 _PRUNE_SECONDS = 1.0
 """Between two looks for keys that wait for a search, and need none any more."""
+_MAX_PRUNED = 2000
+"""Keys of which each such look takes care: 10 ms."""
+_MAX_PASSED_OVER = 100
+"""Keys that need no search, of which so many are passed over before others have the event loop."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class TurnSettings:
     """How long keys wait.
 
     Attributes:
-        max_turn_seconds: keys that have waited for so long go before those of a higher priority.
+        max_turn_seconds: of keys that have waited for so long, each second turn goes to one, whatever its priority.
         idle_seconds: how long a key rests after a search in vain; doubles with each further one.
         max_idle_seconds: the doubling ends there.
     """
@@ -32,13 +39,36 @@ class TurnSettings:
     max_idle_seconds: float = 4.0
 
 
+@dataclass(eq=False)
+class _Waiting(Generic[_K]):
+    """A key that waits, since when or until when, and where."""
+
+    key: _K
+    due_at: float
+    lane: _Lane[_K]
+
+
+@dataclass(eq=False)
+class _Lane(Generic[_K]):
+    """Keys of one priority and namespace; those that do not wait as they did are left out when they come up."""
+
+    priority: int
+    namespace: str
+    heap: list[tuple[float, int, _Waiting[_K]]] = field(default_factory=list)
+    size: int = 0
+
+
 class Turns(Generic[_K]):
     """Keys that wait for their turn, each since a time, and until when each rests.
+
+    The key of the highest priority is next. Namespaces of one priority take turns, and in a namespace the key is next
+    that is due for longest. A turn costs about the same however many keys wait.
 
     Args:
         settings: how long keys wait.
         clock: seconds since the epoch.
         priority: of a key that waits.
+        namespace: of a key.
         still_waits: whether the key still needs a turn, now or later.
     """
 
@@ -47,34 +77,52 @@ class Turns(Generic[_K]):
         settings: TurnSettings,
         clock: Callable[[], float],
         priority: Callable[[_K], int],
+        namespace: Callable[[_K], str],
         still_waits: Callable[[_K], bool],
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._priority = priority
+        self._namespace = namespace
         self._still_waits = still_waits
-        self._since: dict[_K, float] = {}
+        self._waiting: OrderedDict[_K, _Waiting[_K]] = OrderedDict()  # by key, the longest not looked at first
+        self._lanes: dict[tuple[int, str], _Lane[_K]] = {}
+        self._numbers = count()
+        self._served: dict[str, int] = {}  # by namespace, the number of its last turn
+        self._was_overdue = False
         self._not_before: dict[_K, float] = {}
-        self._idle: dict[_K, float] = {}  # the last wait after a search in vain
+        self._rests: list[tuple[float, int, _K]] = []
+        self._idle: OrderedDict[_K, float] = OrderedDict()  # the last wait after a search in vain
         self._pruned_at = -math.inf
         self._work = asyncio.Event()
 
     def __contains__(self, key: _K) -> bool:
         """Whether the key waits for its turn."""
-        return key in self._since
+        return key in self._waiting
 
     def __len__(self) -> int:
         """How many keys wait for their turns."""
-        return len(self._since)
+        return len(self._waiting)
 
     def add(self, key: _K) -> None:
         """The key waits for its turn, from now on if it did not before."""
-        self._since.setdefault(key, self._clock())
+        known, priority = self._waiting.get(key), self._priority(key)
+        if known is None:
+            now = self._clock()
+            self._put(key, max(now, self._not_before.get(key, now)), priority)
+        elif known.lane.priority != priority:
+            self._drop(key)
+            self._put(key, known.due_at, priority)
         self._work.set()
 
     def rest(self, key: _K, seconds: float) -> None:
         """The key has no turn for so long."""
-        self._not_before[key] = self._clock() + seconds
+        until = self._clock() + seconds
+        self._not_before[key] = until
+        heapq.heappush(self._rests, (until, next(self._numbers), key))
+        if (known := self._waiting.get(key)) is not None:
+            self._drop(key)
+            self._put(key, max(known.due_at, until), known.lane.priority)
 
     def seconds_idle(self, key: _K) -> float:
         """How long the key is to rest after one more search in vain."""
@@ -87,16 +135,13 @@ class Turns(Generic[_K]):
         self._idle.pop(key, None)
 
     def next_due(self) -> _K | None:
-        """The key that has waited for too long, or else that of the highest priority; of those the longest due.
+        """The key whose turn is next; None if all rest.
 
-        Otherwise many keys of a high priority for which nothing is found would keep all others from their turn.
+        Each second turn goes to a key that has waited for too long, if there is one. Otherwise many keys of a high
+        priority for which nothing is found would keep all others from their turn, and the other way round.
         """
-        now = self._clock()
-        since = {key: max(at, self._not_before.get(key, at)) for key, at in self._since.items()}
-        due = sorted((key for key in since if since[key] <= now), key=since.__getitem__)
-        if due and now - since[due[0]] >= self._settings.max_turn_seconds:
-            return due[0]
-        return max(due, key=self._priority, default=None)
+        found = self._next(self._clock())
+        return None if found is None else found.key
 
     async def serve(self, search: Callable[[_K], Awaitable[None]], before_wait: Callable[[], None]) -> None:
         """Give each key its turn until cancelled.
@@ -105,37 +150,97 @@ class Turns(Generic[_K]):
             search: what is done in a turn; the key does not wait any more then. Its exceptions are logged.
             before_wait: called each time that no key is due.
         """
+        passed_over = 0
         while True:
             self._prune()
-            key = self.next_due()
-            if key is None:
+            waiting = self._next(self._clock())
+            if waiting is None:
                 before_wait()
                 await self._wait()
                 continue
-            del self._since[key]
-            try:
-                await search(key)
-            except Exception:
-                logger.exception("the search for pods to evict has failed: this is a fault of Concerto")
+            self._drop(waiting.key)
+            if self._still_waits(waiting.key):
+                self._note_turn(waiting)
+                try:
+                    await search(waiting.key)
+                except Exception:
+                    logger.exception("the search for pods to evict has failed: this is a fault of Concerto")
+            elif (passed_over := passed_over + 1) % _MAX_PASSED_OVER:
+                continue
             await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
 
+    # --- inside
+
+    def _next(self, now: float) -> _Waiting[_K] | None:
+        due = [waiting for waiting in self._firsts() if waiting.due_at <= now]
+        overdue = [waiting for waiting in due if now - waiting.due_at >= self._settings.max_turn_seconds]
+        if not overdue or self._was_overdue:
+            highest = max((waiting.lane.priority for waiting in due), default=0)
+            overdue = [waiting for waiting in due if waiting.lane.priority == highest]
+        return min(
+            overdue, key=lambda waiting: (self._served.get(waiting.lane.namespace, 0), waiting.due_at), default=None
+        )
+
+    def _firsts(self) -> Iterator[_Waiting[_K]]:
+        """The first key of each lane."""
+        for lane in list(self._lanes.values()):
+            while self._waiting.get(lane.heap[0][2].key) is not lane.heap[0][2]:
+                heapq.heappop(lane.heap)  # it has had its turn, or waits elsewhere
+            yield lane.heap[0][2]
+
+    def _note_turn(self, waiting: _Waiting[_K]) -> None:
+        now, namespace = self._clock(), waiting.lane.namespace
+        self._was_overdue = not self._was_overdue and now - waiting.due_at >= self._settings.max_turn_seconds
+        self._served.pop(namespace, None)
+        self._served[namespace] = next(self._numbers)
+        if len(self._served) > _MAX_PRUNED:
+            del self._served[next(iter(self._served))]
+
+    def _put(self, key: _K, due_at: float, priority: int) -> None:
+        place = priority, self._namespace(key)
+        lane = self._lanes.get(place)
+        if lane is None:
+            lane = self._lanes[place] = _Lane(*place)
+        waiting = self._waiting[key] = _Waiting(key, due_at, lane)
+        heapq.heappush(lane.heap, (due_at, next(self._numbers), waiting))
+        lane.size += 1
+        if len(lane.heap) > 2 * lane.size + _MAX_PASSED_OVER:
+            lane.heap = [entry for entry in lane.heap if self._waiting.get(entry[2].key) is entry[2]]
+            heapq.heapify(lane.heap)
+
+    def _drop(self, key: _K) -> None:
+        lane = self._waiting.pop(key).lane
+        lane.size -= 1
+        if not lane.size:
+            del self._lanes[lane.priority, lane.namespace]
+
     def _prune(self) -> None:
-        """A turn for each key that needs none any more would keep the others from theirs."""
+        """Forget some of the keys that need no turn any more."""
         now = self._clock()
-        if now - self._pruned_at >= _PRUNE_SECONDS:
-            self._pruned_at = now
-            self._since = {key: at for key, at in self._since.items() if self._still_waits(key)}
+        while self._rests and self._rests[0][0] <= now:
+            until, _, key = heapq.heappop(self._rests)
+            if self._not_before.get(key) == until:
+                del self._not_before[key]
+        if now - self._pruned_at < _PRUNE_SECONDS:
+            return
+        self._pruned_at = now
+        for key in list(islice(self._waiting, _MAX_PRUNED)):
+            if self._still_waits(key):
+                self._waiting.move_to_end(key)
+            else:
+                self._drop(key)
+        for key in list(islice(self._idle, _MAX_PRUNED)):
+            if key in self._waiting or key in self._not_before or self._still_waits(key):
+                self._idle.move_to_end(key)
+            else:
+                del self._idle[key]
 
     async def _wait(self) -> None:
         """Return when a key may be due."""
         self._work.clear()
-        now = self._clock()
-        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
-        kept = self._not_before.keys() | self._since.keys()
-        self._idle = {key: wait for key, wait in self._idle.items() if key in kept or self._still_waits(key)}
-        times = [self._not_before.get(key, now) for key in self._since]
+        first = min((waiting.due_at for waiting in self._firsts()), default=None)
         try:
-            async with asyncio.timeout(min(times) - now if times else None):
+            async with asyncio.timeout(None if first is None else max(0.0, first - self._clock())):
                 await self._work.wait()
         except TimeoutError:
             pass

@@ -1,0 +1,127 @@
+"""Whose turn it is to have pods searched for that are evicted for it, among keys NAMESPACE/NAME of some priority."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from concerto.controllers.scheduling.turns import Turns, TurnSettings
+from support.step_counts import steps_of
+from support.waiting import eventually
+
+NOW = 1000.0
+
+
+class Keys:
+    """Turns whose clock a test sets, and the order in which keys had theirs."""
+
+    def __init__(self, **settings):
+        self.now = NOW
+        self.priorities = Counter()
+        self.gone = set()
+        self.order = []
+        self.again = set()
+        self.turns = Turns(
+            TurnSettings(**settings),
+            lambda: self.now,
+            lambda key: self.priorities[key],
+            lambda key: key.partition("/")[0],
+            lambda key: key not in self.gone,
+        )
+
+    def add(self, *keys):
+        for key in keys:
+            self.turns.add(key)
+
+    async def search(self, key):
+        self.order.append(key)
+        self.now += 1.0
+        if key in self.again:
+            self.turns.add(key)
+        if len(self.order) == self.limit:
+            await asyncio.Event().wait()
+
+    async def serve(self, turns):
+        """The keys that have had so many turns."""
+        self.order.clear()
+        self.limit = turns
+        running = asyncio.create_task(self.turns.serve(self.search, lambda: None))
+        await eventually(lambda: len(self.order) >= turns)
+        running.cancel()
+        return list(self.order)
+
+
+async def test_a_namespace_with_many_keys_keeps_another_waiting_for_one_turn():
+    keys = Keys()
+    keys.add(*(f"crowd/{i}" for i in range(1000)))
+    keys.now += 600
+    keys.add("quiet/a")
+    assert "quiet/a" in await keys.serve(3)
+
+
+async def test_in_a_namespace_the_key_that_is_due_for_longest_is_next():
+    keys = Keys()
+    for name in ("c", "a", "b"):
+        keys.now += 1.0
+        keys.add(f"n/{name}")
+    assert await keys.serve(3) == ["n/c", "n/a", "n/b"]
+
+
+async def test_a_higher_priority_is_next_and_each_second_turn_is_that_of_one_that_waits_for_too_long():
+    keys = Keys()
+    keys.again = {"n/high", "m/high"}
+    keys.priorities.update({"n/high": 9, "m/high": 9})
+    keys.add("n/low", "n/low2", "n/low3", *keys.again)
+    first = await keys.serve(10)
+    assert {each.partition("/")[2] for each in first} == {"high"}
+    later = await keys.serve(6)
+    assert later[:1] + later[2:3] + later[4:5] == ["n/low", "n/low2", "n/low3"]
+
+
+async def test_a_key_that_rests_and_one_whose_priority_changes():
+    keys = Keys()
+    keys.add("n/a", "n/b")
+    keys.turns.rest("n/a", 60.0)
+    assert keys.turns.next_due() == "n/b"
+    keys.priorities["n/a"] = 5
+    keys.add("n/a")
+    assert keys.turns.next_due() == "n/b"
+    keys.now += 60.0
+    assert await keys.serve(1) == ["n/b"], "it has waited for too long"
+    assert keys.turns.next_due() == "n/a"
+    assert len(keys.turns) == 1
+
+
+async def test_nothing_stays_of_keys_that_need_no_turn():
+    keys = Keys()
+    keys.add(*(f"n/{i}" for i in range(5000)))
+    for i in range(5000):
+        keys.turns.rest(f"n/{i}", 5.0)
+        keys.turns.seconds_idle(f"n/{i}")
+    keys.gone = {f"n/{i}" for i in range(5000)}
+    keys.add("n/left")
+    await keys.serve(1)
+    for _ in range(5):
+        keys.now += 6.0
+        keys.turns._prune()
+    assert len(keys.turns) == 0
+    assert not any((keys.turns._idle, keys.turns._not_before, keys.turns._rests, keys.turns._lanes))
+
+
+async def test_keys_that_come_and_go_while_an_older_one_rests_do_not_pile_up():
+    keys = Keys()
+    keys.add("n/old")
+    for i in range(5000):
+        keys.add(f"n/{i}")
+        keys.turns._drop(f"n/{i}")
+    (lane,) = keys.turns._lanes.values()
+    assert len(lane.heap) < 200
+
+
+def test_a_turn_costs_the_same_however_many_keys_wait():
+    def steps(count):
+        keys = Keys()
+        keys.add(*(f"n{i % 10}/{i}" for i in range(count)))
+        return steps_of(keys.turns.next_due)
+
+    assert steps(5000) < 1.2 * steps(500)
