@@ -4,8 +4,9 @@ import pytest
 
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import decide, needs_metrics
-from concerto.autoscaling.schedules import Schedule, open_schedules, scheduled
+from concerto.autoscaling.schedules import CronTimes, Schedule, open_schedules, scheduled
 from concerto.autoscaling.settings import Bounds
+from support.step_counts import steps_of
 
 OFFICE = Schedule("office", "0 8 * * 1-5", "0 18 * * 1-5", "Europe/Berlin", min_replicas=5)
 NIGHT = Schedule("night", "0 22 * * *", "0 6 * * *", "America/New_York", min_replicas=2)
@@ -49,7 +50,34 @@ OPEN = {
 
 @pytest.mark.parametrize(("schedule", "now", "want"), OPEN.values(), ids=OPEN)
 def test_when_a_window_is_open(schedule, now, want):
-    assert open_schedules([schedule], at(now)) == ((schedule,) if want else ())
+    assert open_schedules([schedule], at(now), CronTimes()) == ((schedule,) if want else ())
+
+
+DAYS = {
+    "a day that lasts 25 hours": "2026-10-24T22:00:00+02:00",
+    "a day that lasts 23 hours": "2026-03-28T22:00:00+01:00",
+    "half an hour that the clock skips": "2026-10-03T12:00:00+00:00",
+}
+TIMES = ("0 2 * * *", "30 2 * * *", "15 2 * * *", "*/20 1-3 * * *", "0 3 25 10 *", "59 23 * * *", "0 0 29 2 */7")
+
+
+@pytest.mark.parametrize("begin", DAYS.values(), ids=DAYS)
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe", "UTC"])
+def test_what_is_remembered_of_an_expression_is_what_would_be_found_again(zone, begin):
+    for expression in TIMES:
+        times, first = CronTimes(), int(at(begin) // 60)
+        for minute in (*range(first, first + 600, 7), first + 300, first + 10_000, first):
+            assert times.last(expression, zone, minute) == CronTimes().last(expression, zone, minute), (
+                expression,
+                minute,
+            )
+
+
+def test_expressions_that_are_hardly_ever_true_cost_time_once():
+    schedules = [Schedule(str(i), f"{i} 0 29 2 */7", f"{i} 1 29 2 */7", replicas=1) for i in range(8)]
+    times, now = CronTimes(), at("2026-11-27T12:00:00+00:00")
+    steps = [steps_of(lambda now=now + 60 * i: open_schedules(schedules, now, times)) for i in range(3)]
+    assert max(steps[1:]) < steps[0] / 50
 
 
 def floor(name: str, replicas: int) -> Schedule:

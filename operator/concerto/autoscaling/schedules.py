@@ -6,10 +6,10 @@ time that is skipped that day counts right after the gap, and one that comes twi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -57,15 +57,35 @@ class Schedule:
                     f"spec.schedules[{self.name}].{field} {expression!r} is not a cron expression ({error}): {example}"
                 ) from error
 
-    def is_open(self, now: float) -> bool:
+    def is_open(self, now: float, times: CronTimes) -> bool:
         """Whether the window is open at ``now``, seconds."""
         minute = int(now // 60)
-        return _last(self.start, self.time_zone, minute) > _last(self.end, self.time_zone, minute)
+        return times.last(self.start, self.time_zone, minute) > times.last(self.end, self.time_zone, minute)
 
 
-def open_schedules(schedules: Sequence[Schedule], now: float) -> tuple[Schedule, ...]:
+class CronTimes:
+    """When cron expressions were true last. What was found is remembered until they are true again.
+
+    To find it takes up to a millisecond for expressions that are true every 28 years (29 February, a Sunday).
+    """
+
+    def __init__(self) -> None:
+        """Nothing was looked for."""
+        self._known: dict[tuple[str, str], tuple[int, float, float]] = {}  # first minute, first one after, last time
+
+    def last(self, expression: str, time_zone: str, minute: int) -> float:
+        """When the expression was last true, up to the end of that minute since 1970; seconds."""
+        first, end, found = self._known.get((expression, time_zone), (0, -math.inf, _NEVER))
+        if not first <= minute < end:
+            zone = ZoneInfo(time_zone)
+            found, end = _last(expression, zone, minute), _next(expression, zone, minute)
+            self._known[expression, time_zone] = minute, end, found
+        return found
+
+
+def open_schedules(schedules: Sequence[Schedule], now: float, times: CronTimes) -> tuple[Schedule, ...]:
     """Those whose window is open."""
-    return tuple(s for s in schedules if s.is_open(now))
+    return tuple(s for s in schedules if s.is_open(now, times))
 
 
 def scheduled(bounds: Bounds, schedules: Sequence[Schedule]) -> Bounds:
@@ -100,10 +120,8 @@ def scheduled(bounds: Bounds, schedules: Sequence[Schedule]) -> Bounds:
     )
 
 
-@lru_cache(maxsize=4096)
-def _last(expression: str, time_zone: str, minute: int) -> float:
+def _last(expression: str, zone: ZoneInfo, minute: int) -> float:
     """When the expression was last true, up to the end of that minute since 1970; seconds."""
-    zone = ZoneInfo(time_zone)
     now = datetime.fromtimestamp(60 * minute, UTC).astimezone(zone)
     wall = now.replace(tzinfo=None)
     if now.fold:  # all that the clock showed before it was set back is over
@@ -113,6 +131,15 @@ def _last(expression: str, time_zone: str, minute: int) -> float:
         if (instant := _instant(at, zone)) <= 60 * minute:
             return instant
     return _NEVER
+
+
+def _next(expression: str, zone: ZoneInfo, minute: int) -> float:
+    """The first minute after that one in which the expression is true; infinity if it never is."""
+    wall = datetime.fromtimestamp(60 * minute, UTC).astimezone(zone).replace(tzinfo=None, fold=0)
+    for at in CronSim(expression, wall):
+        if (instant := _instant(at, zone)) > 60 * minute:
+            return instant / 60
+    return math.inf
 
 
 def _instant(wall: datetime, zone: ZoneInfo) -> float:

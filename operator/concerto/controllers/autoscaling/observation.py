@@ -14,12 +14,12 @@ from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.decision import Combined, Failure, combine, failed, needs_metrics
 from concerto.autoscaling.exceptions import Span
 from concerto.autoscaling.pods import Gone
-from concerto.autoscaling.schedules import open_schedules, scheduled
+from concerto.autoscaling.schedules import scheduled
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.autoscaling.measurements import Measured, Measurements, MetricRequest
 from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
-from concerto.controllers.autoscaling.spec import bounds_of, exceptions_of, schedules_of
+from concerto.controllers.autoscaling.spec import bounds_of, exceptions_of
 from concerto.controllers.autoscaling.target_conflicts import TargetConflicts
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import NO_SPEC, ObjectEvents, TrackedObject
@@ -99,13 +99,12 @@ class Observer:
         if spec is None:
             error = failed("FailedGetScale", "read the object", tracked.complaint())
             return Observation(tracked, NO_SPEC, Bounds(1), now, error=error)
-        valid, schedules_error = schedules_of(spec)
+        now_open, schedules_error = tracked.windows.open(spec, now)
         if schedules_error:
             self._events.warning(tracked, "InvalidSchedule", "Scheduling", schedules_error)
         exceptions, wrong_exceptions = exceptions_of(spec)
         if wrong_exceptions:
             self._events.warning(tracked, "InvalidSeason", "Forecasting", wrong_exceptions)
-        now_open = open_schedules(valid, now)
         bounds = scheduled(bounds_of(spec, self._settings.controller), now_open)
         try:
             async with self._limit:

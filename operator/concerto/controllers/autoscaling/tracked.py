@@ -12,6 +12,7 @@ from concerto.api.predictivehpa import Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.initialisation import InitialisationSettings
+from concerto.controllers.autoscaling.schedule_windows import ScheduleWindows
 from concerto.controllers.autoscaling.state import State, read_state, write_state
 from concerto.controllers.autoscaling.status import target_digest
 from concerto.kube import EventRecorder, Object
@@ -63,6 +64,7 @@ class TrackedObject:
         history_condition: condition HistoryLoaded; None: no attempt has ended, or the object wants none.
         load_history_after: no other attempt before this time, seconds.
         scaled_to_zero: whether the target is at zero replicas because of this object, and not of a person.
+        windows: which of its schedules are open.
     """
 
     obj: Object
@@ -80,6 +82,7 @@ class TrackedObject:
     history_condition: Condition | None = None
     load_history_after: float = 0.0
     scaled_to_zero: bool = False
+    windows: ScheduleWindows = field(default_factory=ScheduleWindows)
 
     @property
     def pause(self) -> Pause | None:
