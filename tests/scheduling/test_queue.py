@@ -108,13 +108,13 @@ def test_of_each_template_no_more_than_a_cycle_can_place():
 
 def test_pods_beyond_those_that_cycles_look_at_have_their_turns():
     q = queue(*(pod(f"p{i:03}") for i in range(260)), pod("other", nodeSelector={"of": "its own"}))
-    names = [[p.name for p in q.next_beyond_heads("uid-p000", 4)] for _ in range(4)]
+    names = [[p.name for p in q.next_beyond("uid-p000", 4)] for _ in range(4)]
     rest = [f"p{i}" for i in range(250, 260)]
     assert names == [rest[:4], rest[4:8], rest[8:], rest[:4]]
-    assert q.next_beyond_heads("uid-p001", 4) == [], "the first of its like stands for them"
-    assert q.next_beyond_heads("uid-other", 4) == q.next_beyond_heads("uid-other", 4) == []
+    assert q.next_beyond("uid-p001", 4) == [], "the first of its like stands for them"
+    assert q.next_beyond("uid-other", 4) == q.next_beyond("uid-other", 4) == []
     q.retry("uid-p000", NOW)
-    assert q.next_beyond_heads("uid-p000", 4) == [], "it backs off"
+    assert q.next_beyond("uid-p000", 4) == [], "it backs off"
 
 
 def test_heads_stay_until_something_is_said_of_them():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from concerto.api.pod import PodView
 from concerto.scheduling.cycle_result import CycleResult, Failure, Unschedulable, build_assignment, build_decision
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
-from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit, orders
+from concerto.scheduling.gangs.gang import MAX_PODS, Gang, NotReady, could_fit, orders
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.room_to_come import RoomToCome
 from concerto.scheduling.gangs.trial import Trial
@@ -37,6 +37,8 @@ from concerto.scheduling.state.cluster import ClusterState
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
+MAX_UNSCHEDULABLE = 2000
+"""Pods without a node, after which a cycle ends as if its time were over: to take note of them costs time, too."""
 MAX_SECONDS = 0.18
 """Time of one cycle, after which no other pod is looked at."""
 GANG_TIME = 1.2
@@ -93,7 +95,7 @@ def schedule(
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
             break
-        if looked_at and cycle.is_out_of_time(1.0):
+        if looked_at and (cycle.is_out_of_time(1.0) or len(cycle.result.unschedulable) >= MAX_UNSCHEDULABLE):
             cycle.result.has_more = cycle.result.out_of_time = True
             break
         if looked_at >= len(unfinished):
@@ -391,8 +393,8 @@ class Cycle:
         *,
         always_considered: bool = False,
     ) -> None:
-        """None of its pods is placed now."""
+        """None of its pods is placed now. The first of them stand for all."""
         self.gangs.decided(gang.key)
         self.result.gangs[gang.key] = diagnosis
-        pods = gang.members + gang.others if isinstance(gang, Gang) else gang.members
+        pods = islice(chain(gang.members, gang.others if isinstance(gang, Gang) else ()), MAX_PODS)
         self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in pods)

@@ -82,7 +82,7 @@ class CycleResult:
 
     Attributes:
         decisions: placements, in the order in which they were decided; at most the limit.
-        unschedulable: pods without a node.
+        unschedulable: pods without a node. The first ones of a gang that was not placed stand for all of its pods.
         has_more: whether it stopped before it had looked at all pods: at the limit of decisions, or out of time.
         out_of_time: whether it stopped because its time was over.
         abstentions: by (scheduler name, plugin), nodes of which it lacked metrics; a node counts once

@@ -72,7 +72,7 @@ class Queue:
         self._unschedulable: OrderedDict[PodsAlike, None] = OrderedDict()  # longest first
         self._by_requeue_on: dict[Change, dict[PodsAlike, None]] = {}
         self._by_claim: dict[ClaimKey, dict[PodsAlike, None]] = {}
-        self._by_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}
+        self._by_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}  # unschedulable or not
         self._backoff: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
         self._arrivals = 0
@@ -173,42 +173,45 @@ class Queue:
             always_considered: whether it is among the heads whenever any other pod is: nodes are drained for it.
         """
         waiting = self._waiting.get(uid)
-        if waiting is None or waiting.ready_at is not None:
-            return  # one that backs off is in no group until its wait is over
-        group = waiting.group
-        if group.unschedulable_since is None:
-            group.unschedulable_since = now
-            group.requeue_on = requeue_on
-            group.always_considered = False
-            self._unschedulable[group] = None
-            self._by_requeue_on.setdefault(requeue_on, {})[group] = None
-            if Change.VOLUMES in requeue_on:
-                group.claims = _claims_of(waiting.pod)
-            for claim in group.claims:
-                self._by_claim.setdefault(claim, {})[group] = None
-            if waiting.pod.group:
-                group.pod_group = (waiting.pod.namespace, waiting.pod.group)
-                self._by_pod_group.setdefault(group.pod_group, {})[group] = None
-        group.always_considered |= always_considered
-        self._order.note_failure(group)
+        if waiting is not None and waiting.ready_at is None:  # one that backs off is in no group until its wait is over
+            self._mark(waiting.group, requeue_on, now, always_considered)
+
+    def mark_pod_group(self, key: GroupKey, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
+        """No nodes for the pods of this PodGroup: as `mark_unschedulable`, for all of them at once."""
+        for group in list(self._by_pod_group.get(key, ())):
+            self._mark(group, requeue_on, now, always_considered)
+
+    def firsts_of_pod_group(self, key: GroupKey, limit: int) -> list[PodView]:
+        """Of the pods of a PodGroup, the first of its like each: so many at a time, in turn."""
+        groups = self._by_pod_group.get(key, {})
+        chosen = list(islice(groups, limit))
+        for group in chosen:
+            del groups[group]
+            groups[group] = None
+        return [self._waiting[group.places[0][2]].pod for group in chosen]
 
     def is_first(self, uid: str) -> bool:
         """Whether the pod is the first of its like, and so stands for those that no cycle looks at."""
         waiting = self._waiting.get(uid)
         return waiting is not None and waiting.group.places[:1] == [waiting.place]
 
-    def next_beyond_heads(self, uid: str, limit: int) -> list[PodView]:
+    def next_beyond(self, uid: str, limit: int, heads: int = MAX_DECISIONS) -> list[PodView]:
         """Pods like this one that no cycle looks at because so many are before them: so many at a time, in turn.
 
         What holds for the first of a group holds for all of them.
+
+        Args:
+            uid: the first of its like; of any other pod there are none.
+            limit: pods at most.
+            heads: how many of the group are before them.
         """
         if not self.is_first(uid):
             return []
         group = self._waiting[uid].group
-        beyond = len(group.places) - MAX_DECISIONS
-        begin = group.served_beyond_heads if group.served_beyond_heads < beyond else 0
-        group.served_beyond_heads = begin + limit
-        places = islice(group.places, MAX_DECISIONS + begin, MAX_DECISIONS + begin + limit)
+        beyond = len(group.places) - heads
+        begin = group.reported if group.reported < beyond else 0
+        group.reported = begin + limit
+        places = islice(group.places, heads + begin, heads + begin + limit)
         return [self._waiting[uid].pod for _, _, uid in places]
 
     def retry(self, uid: str, now: float) -> float:
@@ -240,7 +243,8 @@ class Queue:
 
     def requeue_pod_group(self, key: GroupKey) -> None:
         """A PodGroup or its pods have changed: that helps those pods, and no others, however many groups there are."""
-        self._activate(list(self._by_pod_group.get(key, ())))
+        groups = self._by_pod_group.get(key, ())
+        self._activate([group for group in groups if group.unschedulable_since is not None])
 
     def get(self, uid: str) -> PodView | None:
         """The pod; None if it is not in the queue."""
@@ -265,6 +269,20 @@ class Queue:
     def _key(self, pod: PodView) -> QueueKey:
         return (pod.scheduler_name, pod.priority, pod.namespace, (self._signatures.of(pod), pod.group))
 
+    def _mark(self, group: PodsAlike, requeue_on: Change, now: float, always_considered: bool) -> None:
+        if group.unschedulable_since is None:
+            group.unschedulable_since = now
+            group.requeue_on = requeue_on
+            group.always_considered = False
+            self._unschedulable[group] = None
+            self._by_requeue_on.setdefault(requeue_on, {})[group] = None
+            if Change.VOLUMES in requeue_on:
+                group.claims = _claims_of(self._waiting[group.places[0][2]].pod)
+            for claim in group.claims:
+                self._by_claim.setdefault(claim, {})[group] = None
+        group.always_considered |= always_considered
+        self._order.note_failure(group)
+
     def _activate(self, groups: Iterable[PodsAlike]) -> None:
         """Cycles look at these groups, which were unschedulable."""
         for group in groups:
@@ -274,9 +292,6 @@ class Queue:
             for claim in group.claims:
                 _remove(self._by_claim, claim, group)
             group.claims = frozenset()
-            if group.pod_group is not None:
-                _remove(self._by_pod_group, group.pod_group, group)
-            group.pod_group = None
         self._order.add(groups)
 
     def _regroup(self) -> None:
@@ -307,9 +322,11 @@ class Queue:
 
     def _join(self, waiting: _Waiting) -> None:
         """The pod, which does not back off, waits with its like."""
-        key = waiting.group.key
+        key, pod = waiting.group.key, waiting.pod
         if (group := self._groups.get(key)) is None:
-            group = self._groups[key] = PodsAlike(key)
+            group = self._groups[key] = PodsAlike(key, (pod.namespace, pod.group) if pod.group else None)
+            if group.pod_group is not None:
+                self._by_pod_group.setdefault(group.pod_group, {})[group] = None
         waiting.group = group
         insort(group.places, waiting.place)
         self._order.update(group)
@@ -323,6 +340,8 @@ class Queue:
         self._order.update(group)
         if not group.places:
             del self._groups[group.key]
+            if group.pod_group is not None:
+                _remove(self._by_pod_group, group.pod_group, group)
             if group.unschedulable_since is not None:
                 self._activate([group])
 

@@ -30,27 +30,27 @@ class PodsAlike:
 
     Attributes:
         key: what they have in common.
+        pod_group: theirs, if they have one.
         places: of the pods that do not back off, in order.
         unschedulable_since: seconds; None if cycles look at them.
         requeue_on: what could help, once they are unschedulable.
         always_considered: whether cycles look at them although they are unschedulable.
         failed_in_pass: the pass in which they were found unschedulable last.
         claims: once they are unschedulable, and volumes may be why.
-        pod_group: once they are unschedulable, of all of them.
         listed: the place under which the order has them; None if cycles do not look at them.
-        served_beyond_heads: of the pods beyond those that cycles look at, how many have had their turn.
+        reported: of the pods beyond those that cycles look at, how many have had their turn.
     """
 
     key: QueueKey
+    pod_group: GroupKey | None = None
     places: list[Place] = field(default_factory=list)
     unschedulable_since: float | None = None
     requeue_on: Change = Change.NOTHING
     always_considered: bool = False
     failed_in_pass: int = -1
     claims: frozenset[ClaimKey] = frozenset()
-    pod_group: GroupKey | None = None
     listed: Place | None = None
-    served_beyond_heads: int = 0
+    reported: int = 0
 
 
 class QueueOrder:

@@ -11,10 +11,12 @@ import pytest
 
 from concerto.api.podreservation import Assignment, build_placement_record
 from concerto.controllers.scheduling.gang_preemption import GangPreemptionController, GangPreemptionSettings
+from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty, is_dry_run, refuses, says
 from support.gang_builders import raw_group, raw_member
 from support.scheduler_builders import Scheduling, scheduling
 from support.scheduling_builders import raw_pod
+from support.step_counts import steps_of
 from support.waiting import eventually
 
 KEY = ("default", "g")
@@ -388,3 +390,25 @@ async def test_a_group_that_is_deleted_midway_costs_its_own_pods_alone():
         await eventually(lambda: "alone" in server.bound)
         await stopped(running)
     assert set(server.bound) == {"alone"}
+
+
+async def test_all_pods_of_a_large_gang_are_reported_and_taking_note_costs_the_same_however_many_there_are():
+    async def steps(count):
+        async with faulty([Server()]) as server:
+            made = scheduling(server.session)
+            made.informers.nodes.on_change(None, raw_node("a", cpu="1"))
+            made.informers.pod_groups.on_change(None, raw_group("g", 2))
+            for i in range(count):
+                made.informers.pods.on_change(None, raw_member(f"p{i}", requests={"cpu": "8"}))
+            took = []
+            take = made.scheduler._take
+            made.scheduler._take = lambda result, now: took.append(steps_of(lambda: take(result, now)))  # type: ignore[method-assign]
+            running = asyncio.create_task(made.scheduler.run())
+            # each time that the cluster changes, the next ones are noted
+            waiting, pending = made.parts.reporter._waiting, made.parts.pending
+            await eventually(lambda: len(waiting) == count or pending.requeue(Change.NODE))
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return took[0]
+
+    assert await steps(11_000) < 1.1 * await steps(5500)

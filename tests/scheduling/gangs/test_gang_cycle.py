@@ -4,8 +4,10 @@ import pytest
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
 from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
-from concerto.scheduling.cycle import GANG_TIME, MAX_SECONDS, schedule
+from concerto.scheduling.cycle import GANG_TIME, MAX_SECONDS, MAX_UNSCHEDULABLE, schedule
+from concerto.scheduling.gangs.gang import MAX_PODS
 from concerto.scheduling.queue import Queue
+from concerto.scheduling.queue_marks import mark_failures
 from concerto.scheduling.state.changes import Change
 from support.gang_builders import add, group, member, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -447,10 +449,30 @@ def test_every_pod_of_a_gang_that_finds_no_nodes_waits_until_something_changes()
     for each in pods:
         waiting.set(each)
     result = decide(cluster, waiting.heads(NOW))
-    assert len(reported(result)) == 502
-    for failure in result.unschedulable:
-        waiting.mark_unschedulable(failure.pod.uid, failure.diagnosis.requeue_on, NOW)
+    assert len(reported(result)) == MAX_PODS, "these stand for all"
+    mark_failures(waiting, result, NOW)
     assert list(waiting.heads(NOW + 1)) == []
+    waiting.requeue_pod_group(KEY)
+    assert len(list(waiting.heads(NOW + 1))) == 502
+
+
+def test_a_cycle_ends_once_it_has_found_no_nodes_for_so_many_pods_of_gangs():
+    cluster = nodes("a")
+    names = [f"g{i}" for i in range(2 * MAX_UNSCHEDULABLE // 200)]
+    pods = [each for name in names for each in members(200, name, requests={"cpu": "9"})]
+    seen(cluster, *(group(name, 200) for name in names), *pods)
+    waiting = Queue(signatures=cluster.signatures)
+    for each in pods:
+        waiting.set(each)
+    found = []
+    resume = False
+    for _ in range(2):
+        result = decide(cluster, waiting.heads(NOW, resume=resume), resume=resume)
+        mark_failures(waiting, result, NOW)
+        found.append({key[1] for key in result.gangs})
+        resume = result.out_of_time
+    assert [len(each) for each in found] == [len(names) // 2] * 2
+    assert found[0] | found[1] == set(names)
 
 
 def test_an_error_over_one_pod_costs_its_gang_and_nobody_else(monkeypatch):

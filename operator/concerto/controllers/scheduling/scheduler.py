@@ -22,10 +22,11 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
-from concerto.scheduling.cycle import schedule
+from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.gangs.gang import WAITING
 from concerto.scheduling.gangs.recovery import note_unfinished
+from concerto.scheduling.queue_marks import mark_failures
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
@@ -143,10 +144,8 @@ class Scheduler:
             queue.take(decision.pod.uid)
             parts.reporter.forget(decision.pod.uid)
             metrics.decisions.labels(decision.assignment.basis.lower()).inc()
+        mark_failures(queue, result, now)
         for failure in result.unschedulable:
-            queue.mark_unschedulable(
-                failure.pod.uid, failure.diagnosis.requeue_on, now, always_considered=failure.always_considered
-            )
             parts.reporter.note(failure.pod, failure.diagnosis)
             if failure.error is None and failure.diagnosis.gang is None and not _is_of_gang(failure.pod, result):
                 self.on_unschedulable(failure.pod, failure.diagnosis)
@@ -170,10 +169,18 @@ class Scheduler:
     def _note_beyond_heads(self, result: CycleResult) -> None:
         """Have pods reported that no cycle looks at, because so many of their like are before them."""
         queue, reporter = self._parts.pending.queue, self._parts.reporter
-        firsts = [failure for failure in result.unschedulable if queue.is_first(failure.pod.uid)]
-        for failure in firsts:
-            for alike in queue.next_beyond_heads(failure.pod.uid, max(1, _MAX_NOTED // len(firsts))):
-                reporter.note(alike, failure.diagnosis)
+        firsts = [
+            (failure.pod, failure.diagnosis, MAX_DECISIONS)
+            for failure in result.unschedulable
+            if queue.is_first(failure.pod.uid) and not _is_of_gang(failure.pod, result)
+        ]
+        gangs = [(key, diagnosis) for key, diagnosis in result.gangs.items() if diagnosis is not None]
+        for gang, diagnosis in gangs:
+            found = queue.firsts_of_pod_group(gang, max(1, _MAX_NOTED // len(gangs)))
+            firsts += ((pod, diagnosis, 0) for pod in found)
+        for pod, diagnosis, heads in firsts:
+            for alike in queue.next_beyond(pod.uid, max(1, _MAX_NOTED // len(firsts)), heads):
+                reporter.note(alike, diagnosis)
 
 
 def _is_of_gang(pod: PodView, result: CycleResult) -> bool:

@@ -6,6 +6,7 @@ count towards ``minCount``, so that pods that come later are placed one by one.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -84,10 +85,9 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
     group, pods = groups.get(key), groups.members(key)
     if group is not None and not group.min_count and not group.unsupported:
         return None
-    waiting = _waiting(cluster, key)
+    placed, waiting = _placed_and_waiting(cluster, pods)
     if group is None:
         return NotReady(key, waiting, f"waiting for PodGroup {pod.group} to appear", WAITING)
-    placed = [pod for uid, pod in pods.items() if cluster.is_placed(uid)]
     needed = group.min_count - len(placed)
     if problem := _problem(group, [*placed, *waiting], needed):
         return NotReady(key, waiting, problem, ERROR)
@@ -98,8 +98,10 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
         there = len(placed) + len(waiting)
         text = f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {there} are there"
         return NotReady(key, waiting, text, WAITING)
-    waiting = tuple(sorted(waiting, key=_place))
-    return Gang(key, waiting[:MAX_PODS], needed, group.min_count, others=waiting[MAX_PODS:])
+    members = tuple(heapq.nsmallest(MAX_PODS, waiting, key=_place))
+    chosen = {pod.uid for pod in members} if len(waiting) > len(members) else ()
+    others = tuple(pod for pod in waiting if pod.uid not in chosen) if chosen else ()
+    return Gang(key, members, needed, group.min_count, others=others)
 
 
 def orders(gang: Gang) -> Iterator[tuple[PodView, ...]]:
@@ -175,8 +177,20 @@ def _listed(values: Collection[object]) -> str:
 
 def _waiting(cluster: ClusterState, key: GroupKey) -> tuple[PodView, ...]:
     """In no order."""
-    pods = cluster.pod_groups.members(key).values()
-    return tuple(pod for pod in pods if pod.waiting and not cluster.is_placed(pod.uid))
+    return _placed_and_waiting(cluster, cluster.pod_groups.members(key))[1]
+
+
+def _placed_and_waiting(
+    cluster: ClusterState, pods: Mapping[str, PodView]
+) -> tuple[list[PodView], tuple[PodView, ...]]:
+    """Those on nodes and those that wait, in no order."""
+    placed, waiting = [], []
+    for uid, pod in pods.items():
+        if cluster.is_placed(uid):
+            placed.append(pod)
+        elif pod.waiting:
+            waiting.append(pod)
+    return placed, tuple(waiting)
 
 
 def _place(pod: PodView) -> tuple[int, int, float, str]:

@@ -24,6 +24,7 @@ from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
+from concerto.scheduling.queue_marks import mark_failures
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.simulation.scheduling.cluster import World
@@ -216,10 +217,7 @@ class Concerto:
         self._postponed = result.postponed.uid if result.postponed else ""
         self._note_held_room(result, now)
         self.queue.note_turns(result.turns)
-        for failure in result.unschedulable:
-            self.queue.mark_unschedulable(
-                failure.pod.uid, failure.diagnosis.requeue_on, now, always_considered=failure.always_considered
-            )
+        mark_failures(self.queue, result, now)
         placed = []
         for decision in result.decisions:
             self.queue.remove(decision.pod.uid)
