@@ -117,9 +117,16 @@ class Cgroup:
         """What `memory_bytes` reads."""
         return [file for file in (self._memory, self._memory_stat) if file]
 
+    def cpu_content(self) -> bytes | None:
+        """What the file that `cpu_seconds` reads holds now."""
+        return self._cpu.read() if self._cpu else None
+
     def cpu_seconds(self) -> float | None:
         """CPU time used since the cgroup was made, seconds."""
-        data = self._cpu.read() if self._cpu else None
+        return self.cpu_seconds_in(self.cpu_content())
+
+    def cpu_seconds_in(self, data: bytes | None) -> float | None:
+        """The same from the file's content."""
         if self._v1_cpu:
             nanoseconds = parse_number(data)
             return None if nanoseconds is None else nanoseconds / 1e9

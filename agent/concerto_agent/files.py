@@ -131,7 +131,8 @@ def parse_cpu_times(data: bytes | None, cpus: frozenset[int] | None = None) -> t
         return None
     if cpus is None:
         return _cpu_line(data.partition(b"\n")[0], b"cpu")
-    lines = {line.partition(b" ")[0]: line for line in data.split(b"\n") if line.startswith(b"cpu")}
+    head = data.partition(b"\nintr")[0]  # the lines of CPUs come first; the one of interrupts may have kilobytes
+    lines = {line.partition(b" ")[0]: line for line in head.split(b"\n") if line.startswith(b"cpu")}
     names = [name for name in (b"cpu%d" % cpu for cpu in cpus) if name in lines]
     times = [_cpu_line(lines[name], name) for name in names]
     found = [each for each in times if each is not None]

@@ -5,10 +5,12 @@ It goes on whatever happens to the API: what was learned lives here, and a publi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.subspacesnapshot import KindEntry
@@ -24,7 +26,10 @@ from concerto_agent.pod_costs import PodCosts
 from concerto_agent.pod_reader import PodReading
 from concerto_agent.sampler import Sample, Sampler
 
+Floats = NDArray[np.float64]
+
 _NODE = 0  # the one row of the pipeline
+_NUMBERS = ("usage", "non_pod", "utilisation")  # of a reading, for each resource
 
 
 @dataclass(frozen=True)
@@ -174,24 +179,33 @@ class Measurement:
     def _learn_samples(self) -> None:
         """Give the pipeline the samples taken, in order."""
         walls, self._walls = self._walls, []
-        for sample, wall in zip(self._sampler.samples(), walls, strict=True):
-            self._learn(sample, wall)
+        samples = self._sampler.samples()
+        if not samples:
+            return
+        # (samples, what of each reading, one node, resources)
+        numbers = np.array(
+            [
+                [[[getattr(reading, what) for reading in sample.readings.values()]] for what in _NUMBERS]
+                for sample in samples
+            ]
+        )
+        for sample, wall, arrays in zip(samples, walls, numbers, strict=True):
+            self._learn(sample, wall, arrays)
 
-    def _learn(self, sample: Sample, wall: float) -> None:
+    def _learn(self, sample: Sample, wall: float, arrays: Floats) -> None:
         for problem in sample.problems:
             key = (problem.reason, problem.resource)
             self._problems[key] = (problem, self._problems.get(key, (problem, 0))[1] + 1)
         self._batch += 1
-        readings = sample.readings.values()
-        usage = np.array([[reading.usage for reading in readings]])
-        if np.isfinite(usage).any():
+        usage, non_pod, utilisation = arrays
+        if any(math.isfinite(reading.usage) for reading in sample.readings.values()):
             self._valid_at, self._valid_wall = sample.at, wall
         self._note_invalid(sample)
         self._pipeline.sample(
             sample.at,
             usage,
-            non_pod=np.array([[reading.non_pod for reading in readings]]),
-            utilisation=np.array([[reading.utilisation for reading in readings]]),
+            non_pod=non_pod,
+            utilisation=utilisation,
             runnable=np.array([cpu.runnable]) if (cpu := sample.readings.get("cpu")) else None,
             stolen=np.array([cpu.stolen]) if cpu else None,
         )

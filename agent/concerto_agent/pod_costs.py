@@ -56,6 +56,9 @@ class _Use:
     memory: float
 
 
+_UNUSED = _Use(0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class _Ending:
     """A pod whose containers have ended, and which the API server does not show to have ended yet.
@@ -145,13 +148,15 @@ class PodCosts:
                 kernel does not report what a pod waited for, its CPU time is taken to have been held up as everybody's.
         """
         for uid, reading in readings.items():
-            before = self._use.get(uid, _Use(0.0, 0.0, 0.0))
+            before = self._use.get(uid, _UNUSED)
             if reading.stalled_seconds is None:
                 worked = max(0.0, reading.cpu_seconds - before.work)
                 lost = before.lost + worked * max(tasks_per_cpu - 1.0, 0.0)
             else:
                 lost = reading.stalled_seconds
-            self._use[uid] = _Use(reading.cpu_seconds, lost, max(before.memory, reading.memory_bytes or 0.0))
+            memory = max(before.memory, reading.memory_bytes or 0.0)
+            if before is _UNUSED or (reading.cpu_seconds, lost, memory) != (before.work, before.lost, before.memory):
+                self._use[uid] = _Use(reading.cpu_seconds, lost, memory)
             if reading.cpu_seconds >= SHOWN_CORE_SECONDS and (pod := self._pods.get(uid)) is not None:
                 self._note_news(pod.kind.key, ended=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.files import parse_pressure, parse_pressure_full
@@ -38,30 +38,35 @@ class _Pod:
         waits: whether its pressure had grown at the last read, or was read for the first time.
     """
 
-    def __init__(self, cgroup: Cgroup, turn: int) -> None:
+    def __init__(self, cgroup: Cgroup, path: str, turn: int) -> None:
         self.cgroup = cgroup
+        self.path = path
+        self.waits = False
         self._pressure = cgroup.pressure_file("cpu")
         self._reads = -_MEMORY_TURNS - turn % _MEMORY_TURNS  # not of all pods at the same time
+        self._content: bytes | None = None
         self._last: PodReading | None = None
-        self.waits = False
 
     def read(self, *, everything: bool = False) -> PodReading | None:
         """What it has used; None if it can't be read. Memory only when it is its turn, or if everything is wanted."""
         self._reads += 1
-        cpu_seconds = self.cgroup.cpu_seconds()
-        if cpu_seconds is None:
-            return None
+        before, self._content = self._content, self.cgroup.cpu_content()
         due = everything or self._reads <= 0 or self._reads % _MEMORY_TURNS == 0
-        memory = self.cgroup.memory_bytes() if due else None
         last = self._last
-        known = None if last is None else last.waited_seconds
-        if last is None or known is None or self.waits or everything or cpu_seconds != last.cpu_seconds:
-            waited, stalled = self._waited()
-            self.waits = waited is not None and (known is None or waited > known)
-        else:
+        has_run = last is None or last.waited_seconds is None or self.waits or self._content != before
+        if last is not None and not has_run and not everything:
             # Most pods are idle at most times. Should a task wait already, its pressure shows that once it has run
-            waited, stalled = known, last.stalled_seconds
-        self._last = PodReading(cpu_seconds, waited, stalled, memory)
+            if due or last.memory_bytes is not None:
+                self._last = replace(last, memory_bytes=self.cgroup.memory_bytes() if due else None)
+            return self._last
+        cpu_seconds = self.cgroup.cpu_seconds_in(self._content)
+        if cpu_seconds is None:
+            self._last = None
+            return None
+        waited, stalled = self._waited()
+        known = None if last is None else last.waited_seconds
+        self.waits = waited is not None and (known is None or waited > known)
+        self._last = PodReading(cpu_seconds, waited, stalled, self.cgroup.memory_bytes() if due else None)
         return self._last
 
     def _waited(self) -> tuple[float | None, float | None]:
@@ -96,13 +101,13 @@ class PodReader:
         Args:
             paths: of the pods' cgroups, by UID.
         """
-        for uid in [uid for uid, pod in self._pods.items() if paths.get(uid, "").strip("/") != pod.cgroup.path]:
+        for uid in [uid for uid, pod in self._pods.items() if paths.get(uid) != pod.path]:
             self._forget(uid)
         readings = {}
         for turn, (uid, path) in enumerate(paths.items()):
             pod = self._pods.get(uid)
             if pod is None:
-                pod = self._pods[uid] = _Pod(Cgroup(self._hierarchies, path), turn)
+                pod = self._pods[uid] = _Pod(Cgroup(self._hierarchies, path), path, turn)
             reading = pod.read()
             if reading is not None:
                 readings[uid] = reading
@@ -127,7 +132,7 @@ class PodReader:
 
     def read_last(self, uid: str, path: str) -> PodReading | None:
         """Everything of one pod that is about to go; None if it is gone already."""
-        pod = self._pods.get(uid) or _Pod(Cgroup(self._hierarchies, path), 0)
+        pod = self._pods.get(uid) or _Pod(Cgroup(self._hierarchies, path), path, 0)
         try:
             return pod.read(everything=True)
         finally:

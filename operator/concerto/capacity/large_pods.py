@@ -30,6 +30,8 @@ _LEAST_SHARE_LATER = 0.25
 """Share below which one that was named is large no more: it was busy for a while, as services are that start."""
 _LONG_SECONDS = 60.0
 """After so long a large pod is believed to stay for good."""
+_IDLE = (0.0, 0.0)
+"""Share of the node that a pod has and wants which has used none of late."""
 
 
 class LargePods:
@@ -89,11 +91,14 @@ class LargePods:
         weight = min(1.0, elapsed / _RECENT_SECONDS) if elapsed > 0.0 else 0.0
         contended, known, rates, had_there = max(load, 1.0), self._rates[node], {}, 0.0
         for uid, seconds in used.items():  # of every pod of every node once a second
-            was = before.get(uid)
+            was, last = before.get(uid), known.get(uid, _IDLE)
+            if was == seconds and last == _IDLE:
+                rates[uid] = _IDLE
+                continue
             had = max(0.0, seconds - (was or 0.0))
             had_there += had
             rate = had / elapsed if weight and was is not None else 0.0
-            rate_before, wants_before = known.get(uid, (0.0, 0.0))
+            rate_before, wants_before = last
             wants = min(1.0, rate * contended)
             rates[uid] = (rate_before + weight * (rate - rate_before), wants_before + weight * (wants - wants_before))
         self._rates[node] = rates

@@ -78,7 +78,11 @@ class Windows:
         newest_first = ring[((self._second or 0) - 1 - np.arange(_RING)) % _RING]
         measured = ~np.isnan(newest_first)
         filled = np.where(measured, newest_first, 0.0)
-        return {name: _statistics(filled[:seconds], measured[:seconds]) for name, seconds in WINDOW_SECONDS.items()}
+        newest = measured.argmax(axis=0)
+        latest = np.take_along_axis(filled, newest[None], axis=0)[0]
+        return {
+            name: _statistics(filled[:seconds], measured[:seconds], latest) for name, seconds in WINDOW_SECONDS.items()
+        }
 
     def _advance(self, now: float) -> None:
         second = floor(now)
@@ -97,13 +101,12 @@ class Windows:
         self._second = second
 
 
-def _statistics(filled: Floats, measured: Bools) -> WindowStatistics:
+def _statistics(filled: Floats, measured: Bools, latest: Floats) -> WindowStatistics:
     """Statistics over axis 0, newest first; two passes, so that a small deviation of a large mean survives."""
     covered = measured.sum(axis=0)
     with np.errstate(invalid="ignore"):
         average = filled.sum(axis=0) / covered
         deviations = np.where(measured, filled - average, 0.0)
         deviation = np.sqrt((deviations * deviations).sum(axis=0) / covered)
-    newest = measured.argmax(axis=0)
-    latest = np.where(covered > 0, np.take_along_axis(filled, newest[None], axis=0)[0], np.nan)
-    return WindowStatistics(average, deviation, latest, covered.astype(np.int64))
+    # What is measured at all in the window has its newest there
+    return WindowStatistics(average, deviation, np.where(covered > 0, latest, np.nan), covered.astype(np.int64))
