@@ -9,7 +9,9 @@ from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.files import parse_pressure, parse_pressure_full
 
 _MEMORY_TURNS = 5
-"""Memory is read at a pod's first reads, then every fifth time: it changes slowly, and its files are the longest."""
+"""Memory is read at a pod's first reads, then every fifth time: it changes slowly, and its files are the longest.
+
+Of a pod that has not run since, it is not read again: only a task that runs takes more."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class _Pod:
         self._pressure = cgroup.pressure_file("cpu")
         self._reads = -_MEMORY_TURNS - turn % _MEMORY_TURNS  # not of all pods at the same time
         self._content: bytes | None = None
+        self._has_run = False  # since its memory was read
         self._last: PodReading | None = None
 
     def read(self, *, everything: bool = False) -> PodReading | None:
@@ -56,9 +59,11 @@ class _Pod:
         has_run = last is None or last.waited_seconds is None or self.waits or self._content != before
         if last is not None and not has_run and not everything:
             # Most pods are idle at most times. Should a task wait already, its pressure shows that once it has run
-            if due or last.memory_bytes is not None:
-                self._last = replace(last, memory_bytes=self.cgroup.memory_bytes() if due else None)
+            memory = self._memory_now() if due and self._has_run else None
+            if memory != last.memory_bytes:
+                self._last = replace(last, memory_bytes=memory)
             return self._last
+        self._has_run = True
         cpu_seconds = self.cgroup.cpu_seconds_in(self._content)
         if cpu_seconds is None:
             self._last = None
@@ -66,8 +71,13 @@ class _Pod:
         waited, stalled = self._waited()
         known = None if last is None else last.waited_seconds
         self.waits = waited is not None and (known is None or waited > known)
-        self._last = PodReading(cpu_seconds, waited, stalled, self.cgroup.memory_bytes() if due else None)
+        self._last = PodReading(cpu_seconds, waited, stalled, self._memory_now() if due else None)
         return self._last
+
+    def _memory_now(self) -> float | None:
+        memory = self.cgroup.memory_bytes()
+        self._has_run = memory is None
+        return memory
 
     def _waited(self) -> tuple[float | None, float | None]:
         pressure = self._pressure.read() if self._pressure else None

@@ -34,8 +34,12 @@ def test_each_pod_is_read_in_every_layout(tmp_path, layout):
 
 
 def test_memory_is_read_at_first_and_then_now_and_then_of_one_pod_after_the_other(tmp_path):
-    _, reader = made(tmp_path, "v2")
-    found = [{uid: r.memory_bytes for uid, r in reader.read(PATHS).items()} for _ in range(30)]
+    machine, reader = made(tmp_path, "v2")
+    found = []
+    for turn in range(30):
+        found.append({uid: reading.memory_bytes for uid, reading in reader.read(PATHS).items()})
+        for path in PATHS.values():
+            machine.cpu(path, 10.0 + turn)
     assert found[0] == {A: 900.0, B: 1900.0}
     later = found[10:]
     for uid, memory in ((A, 900.0), (B, 1900.0)):
@@ -104,3 +108,17 @@ def test_pressure_that_comes_after_the_pod_is_read_though_the_pod_is_idle(tmp_pa
     assert reader.read({A: PATHS[A]})[A].waited_seconds is None, "the other hierarchy has no such cgroup yet"
     machine.cgroup_psi(PATHS[A], some=2_000_000, full=1_000_000)
     assert reader.read({A: PATHS[A]})[A].waited_seconds == 2.0
+
+
+def test_the_memory_of_a_pod_is_read_again_once_it_has_run(tmp_path):
+    machine, reader = made(tmp_path, "v2")
+
+    def found(reads: int) -> set[float | None]:
+        return {reader.read(PATHS)[A].memory_bytes for _ in range(reads)} - {None}
+
+    assert found(12) == {900.0}
+    machine.memory(PATHS[A], 5100, inactive=100)
+    assert found(12) == set(), "only a task that runs takes memory"
+    machine.cpu(PATHS[A], 1.5)
+    assert found(12) == {5000.0}
+    assert found(12) == set()
