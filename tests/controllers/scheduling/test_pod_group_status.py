@@ -128,3 +128,21 @@ def test_a_condition_is_that_of_this_very_group():
     (condition,) = body["status"]["conditions"]
     assert (condition["type"], condition["observedGeneration"]) == ("PodGroupInitiallyScheduled", 1)
     assert len(condition["message"]) == 32768
+
+
+async def test_a_namespace_whose_groups_have_ever_other_reasons_keeps_those_of_others_from_nothing():
+    async with faulty([says(200)]) as server:
+        world = World(server.session)
+        crowd = [("crowd", f"c{i}") for i in range(2000)]
+        for namespace, name in crowd:
+            add(world.cluster, group(name, namespace=namespace))
+        written = []
+        for second in range(90):
+            for key in crowd:
+                world.status.note(key, (NO_CPU, WRONG)[second % 2])
+            if second == 60:
+                world.status.note(KEY, NO_CPU)
+            written.append(world.written(1.0))
+        at = next(i for i, each in enumerate(written) if any(name == "g" for name, *_ in each))
+        assert at <= 63
+        assert max(map(len, written)) == 20

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from concerto.api.podgroup import INITIALLY_SCHEDULED, GroupKey, PodGroup
 from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.controllers.scheduling.reports_in_turn import next_reports
 from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests
 from concerto.kube.resources import POD_GROUPS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
@@ -120,15 +121,25 @@ class PodGroupStatus:
             elif group.scheduled[0] != "True" and self._is_scheduled(group):
                 self._waiting.pop(key, None)
                 found.append((group, build_condition_patch(group, "True", "Scheduled", "")))
+        for group, waiting in self._unscheduled(now, limit - len(found)):
+            waiting.written, waiting.written_at = frozenset(waiting.diagnosis.reasons), now
+            reason = SCHEDULER_ERROR if waiting.diagnosis.condition_reason == SCHEDULER_ERROR else UNSCHEDULABLE
+            found.append((group, build_condition_patch(group, "False", reason, waiting.diagnosis.message)))
+        return found
+
+    def _unscheduled(self, now: float, limit: int) -> list[tuple[PodGroup, _Waiting]]:
+        """Groups of which False is to be written now: at most so many, those it was never written of first."""
+        due: list[tuple[PodGroup, _Waiting]] = []
         for key, waiting in list(self._waiting.items()):
-            group = groups.get(key)
+            group = self._cluster.pod_groups.get(key)
             if group is None or group.scheduled[0] == "True":
                 del self._waiting[key]
-            elif len(found) < limit and self._is_due(waiting, now):
-                waiting.written, waiting.written_at = frozenset(waiting.diagnosis.reasons), now
-                reason = SCHEDULER_ERROR if waiting.diagnosis.condition_reason == SCHEDULER_ERROR else UNSCHEDULABLE
-                found.append((group, build_condition_patch(group, "False", reason, waiting.diagnosis.message)))
-        return found
+            elif self._is_due(waiting, now):
+                due.append((group, waiting))
+        due.sort(key=lambda each: (each[1].written_at, each[1].since))
+        return next_reports(
+            due, limit, is_first=lambda each: each[1].written is None, namespace=lambda each: each[0].namespace
+        )
 
     def _is_due(self, waiting: _Waiting, now: float) -> bool:
         settings = self._settings

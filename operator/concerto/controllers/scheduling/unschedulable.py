@@ -9,9 +9,7 @@ a pod that is nominated is written with its nomination, as by kube-scheduler.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +17,7 @@ from concerto.api.pod import PodView
 from concerto.api.timestamps import format_timestamp
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.scheduling.event_notes import pod_subject
+from concerto.controllers.scheduling.reports_in_turn import next_reports
 from concerto.kube import ApiError, KubeError, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
@@ -154,14 +153,13 @@ class UnschedulableReporter:
             and now - w.since >= (settings.patience_seconds if w.preemption else patience_before_search)
             and now - w.reported_at >= settings.repeat_seconds
         ]
-        due.sort(key=lambda w: (w.reported is not None, w.reported_at, w.since))
-        turns: Counter[str] = Counter()
-
-        def place(waiting: _Waiting) -> tuple[bool, int]:
-            turns[waiting.pod.namespace] += 1
-            return waiting.reported is not None, turns[waiting.pod.namespace]
-
-        return heapq.nsmallest(settings.max_reports_per_tick, due, key=place)
+        due.sort(key=lambda w: (w.reported_at, w.since))
+        return next_reports(
+            due,
+            settings.max_reports_per_tick,
+            is_first=lambda w: w.reported is None,
+            namespace=lambda w: w.pod.namespace,
+        )
 
     async def _report(self, waiting: _Waiting, limit: asyncio.Semaphore) -> None:
         async with limit:
