@@ -21,7 +21,7 @@ from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.controllers.autoscaling.actuation import Actuator
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.autoscaling.initial_history import HistoryLoader
-from concerto.controllers.autoscaling.learning import Forecaster
+from concerto.controllers.autoscaling.learning import Forecaster, forecast_batches
 from concerto.controllers.autoscaling.measurements import Measurements
 from concerto.controllers.autoscaling.observation import Observation, Observer
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
@@ -249,9 +249,9 @@ class PredictiveHPAController:
 
     async def _decide(self, observed: Sequence[Observation]) -> None:
         try:
-            size = self.settings.forecast_batch
+            size, different = self.settings.forecast_batch, self.settings.forecast_batch_settings
             acting: list[asyncio.Task[None]] = []
-            for batch in (observed[i : i + size] for i in range(0, len(observed), size)):
+            for batch in forecast_batches(observed, size, different):
                 current = [o for o in batch if self._is_current(o.tracked, o.spec)]
                 for each in current:
                     self._history.load_if_new(each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from concerto.autoscaling.forecast_influence import ForecastResult, Subject, predict
@@ -16,6 +16,36 @@ from concerto.controllers.autoscaling.state import State
 from concerto.controllers.autoscaling.tracked import TrackedObject
 
 logger = logging.getLogger(__name__)
+
+
+def forecast_batches(
+    observed: Sequence[Observation], max_objects: int, max_settings: int
+) -> Iterator[list[Observation]]:
+    """Parts of what was observed that are forecast without a break, objects of the same settings together.
+
+    Objects of the same settings cost a fraction of a millisecond each, and each of several settings costs 7 ms.
+
+    Args:
+        observed: in any order.
+        max_objects: in one part.
+        max_settings: different ones in one part.
+    """
+    by_settings: dict[tuple[object, ...], list[Observation]] = {}
+    for each in observed:
+        prediction = each.spec.prediction
+        key = (prediction.model, prediction.season_seconds, prediction.shortage_seconds, prediction.history_seconds)
+        by_settings.setdefault(key, []).append(each)
+    batch: list[Observation] = []
+    settings = 0
+    for alike in by_settings.values():
+        settings += 1
+        for each in alike:
+            if len(batch) == max_objects or settings > max_settings:
+                yield batch
+                batch, settings = [], 1
+            batch.append(each)
+    if batch:
+        yield batch
 
 
 class Forecaster:

@@ -31,6 +31,7 @@ class PredictiveHPASettings:
         max_series: objects that have Prometheus series of their own.
         prometheus: of metrics of type Prometheus, and of initial histories.
         forecast_batch: objects that are forecast without a break, so that the event loop is not blocked for long.
+        forecast_batch_settings: different settings of such objects.
     """
 
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -46,3 +47,4 @@ class PredictiveHPASettings:
     max_series: int = 500
     prometheus: PrometheusServer = field(default_factory=PrometheusServer)
     forecast_batch: int = 100
+    forecast_batch_settings: int = 12
