@@ -6,6 +6,7 @@ from concerto.api.podreservation import Assignment, Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.ledger import Ledger
 from support.scheduling_builders import capacity, pod, restored_ledger
+from support.step_counts import steps_of
 
 NOW = 1000.0
 
@@ -374,6 +375,28 @@ class TestStanding:
         ledger.reservations.set(standing(count=2, expires_at=NOW + 100))
         ledger.reservations.hold(self.key, {"node": 2})
         assert ledger.nodes.available("node") == 3
+
+    def test_the_end_of_one_costs_the_same_however_many_there_are(self):
+        def steps(count):
+            ledger = ledger_with()
+            for i in range(count):
+                ledger.reservations.set(standing(f"r{i}", expires_at=NOW + i))
+            return steps_of(lambda: ledger.reservations.expire(NOW))
+
+        assert steps(2000) < 1.2 * steps(200)
+
+    def test_an_end_that_is_moved_counts_and_those_before_do_not_pile_up(self):
+        ledger = ledger_with()
+        for i in range(1000):
+            ledger.reservations.set(standing(count=2, expires_at=NOW + 10 + i % 7))
+        assert len(ledger.reservations._ends) < 100
+        ledger.reservations.set(standing(count=2, expires_at=NOW + 5))
+        ledger.reservations.set(standing(count=2, expires_at=NOW + 50))
+        assert ledger.reservations.expire(NOW + 49) == []
+        ledger.reservations.remove(self.key)
+        ledger.reservations.set(standing(count=2, expires_at=NOW + 50, uid="another"))
+        assert ledger.reservations.expire(NOW + 50) == [self.key]
+        assert not ledger.reservations._ends
 
     def test_a_smaller_count_holds_less(self):
         ledger = ledger_with()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,6 +12,9 @@ from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import Reservation, ReservationKey
 from concerto.scheduling.state.signatures import PodSignatures
+
+_SPARE_ENDS = 64
+"""Ends that edits have moved, and that are kept beside as many as there are reservations."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Reservations:
         self._held_in: Counter[str] = Counter()  # by namespace
         self._held_before = 0
         self._held_for: dict[Kind | None, Counter[str]] = {}  # by kind and node
+        self._ends: list[tuple[float, ReservationKey]] = []  # the next one first
+        self._noted_ends: dict[ReservationKey, float] = {}
 
     # --- what is asked
 
@@ -142,6 +148,7 @@ class Reservations:
         # An edit may have moved the end; whether the new end is over, too, is decided by `expire`
         known.expired = known.expired and known.view.expires_at == view.expires_at
         known.view = view
+        self._note_end(view)
         self._trim(known)
 
     def set_kind(self, key: ReservationKey, kind: Kind) -> None:
@@ -157,6 +164,7 @@ class Reservations:
         """The reservation is gone; its units are free."""
         known = self._by_key.pop(key, None)
         if known is not None:
+            self._noted_ends.pop(key, None)
             self._release(known)
             self._signatures.remove_selector(known.view.selector)
             self._in_namespace[key[0]].remove(known)
@@ -173,15 +181,18 @@ class Reservations:
 
     def expire(self, now: float) -> list[ReservationKey]:
         """Give up what is left of the reservations whose time is over; returns those for which it is over just now."""
-        over = [
-            key
-            for key, found in self._by_key.items()
-            if not found.expired and found.view.expires_at is not None and found.view.expires_at <= now
-        ]
+        over: dict[ReservationKey, None] = {}
+        while self._ends and self._ends[0][0] <= now:
+            end, key = heapq.heappop(self._ends)
+            if self._noted_ends.get(key) == end:
+                del self._noted_ends[key]
+            found = self._by_key.get(key)
+            if found is not None and not found.expired and found.view.expires_at == end:  # an edit may have moved it
+                over[key] = None
         for key in over:
             self._by_key[key].expired = True
             self._release(self._by_key[key])
-        return over
+        return list(over)
 
     def consume(self, key: ReservationKey, uid: str, node: str) -> None:
         """The pod, placed on the node, uses a unit; nothing happens if it has used one already."""
@@ -201,6 +212,16 @@ class Reservations:
             self._trim(found)
 
     # --- inside
+
+    def _note_end(self, view: Reservation) -> None:
+        """Have `expire` look at the reservation when its time is over."""
+        if view.expires_at is None or self._noted_ends.get(view.key) == view.expires_at:
+            return
+        self._noted_ends[view.key] = view.expires_at
+        heapq.heappush(self._ends, (view.expires_at, view.key))
+        if len(self._ends) > 2 * len(self._noted_ends) + _SPARE_ENDS:
+            self._ends = [(end, key) for key, end in self._noted_ends.items()]
+            heapq.heapify(self._ends)
 
     def _hold(self, found: _Reservation, node: str, units: int) -> None:
         if units > 0:
