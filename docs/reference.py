@@ -11,7 +11,7 @@ import yaml
 
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.runtime.metrics import Metrics
-from concerto_agent.metrics import Counters, Gauges, _Collector
+from concerto_agent.metrics import Counters, Gauges, describe
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs" / "reference.md"
@@ -127,14 +127,17 @@ def metrics() -> str:
     operator = Metrics()
     forecasts = ForecastMetrics(operator.registry)
     families = [*vars(operator).values(), *vars(forecasts).values(), *forecasts.gauges()]
-    described = [(m, "operator") for m in families if hasattr(m, "_labelnames")]
-    described += [(m, "agent") for m in _Collector(Counters(), Gauges()).collect()]
     rows = []
-    for metric, who in described:
+    for metric in families:
+        if not hasattr(metric, "_labelnames"):
+            continue
         (family,) = metric.describe() if hasattr(metric, "describe") else (metric,)
         name = family.name + "_total" * (family.type == "counter")
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-        rows.append(f"| `{name}` | {who} | {family.type} | {labels} | {cell(family.documentation)} |")
+        rows.append(f"| `{name}` | operator | {family.type} | {labels} | {cell(family.documentation)} |")
+    for metric in describe(Counters(), Gauges()):
+        label = "" if metric.label is None else f"`{metric.label}`"
+        rows.append(f"| `{metric.name}` | agent | {metric.type} | {label} | {cell(metric.help)} |")
     text = (
         "Operator and autoscaler serve `:8443/metrics`, each agent `:9103/metrics`, over TLS and to callers that may "
         "get it ([security.md](security.md#ports-and-tokens)). Labels `namespace` and `name` of "

@@ -1,6 +1,6 @@
 """What the agent says of itself: Prometheus metrics and health checks, served only where asked for.
 
-The libraries are imported then: an agent that serves nothing is some MiB smaller.
+The server is imported then: an agent that serves nothing is some MiB smaller.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from concerto_agent.exposition import CONTENT_TYPE, NO_LABEL, Metric, exposition
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -61,82 +63,78 @@ class Gauges:
     pins: Callable[[], PinCounts] | None = None
 
 
-class _Collector:
-    def __init__(self, counters: Counters, gauges: Gauges) -> None:
-        self._counters = counters
-        self._gauges = gauges
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        c, g = self._counters, self._gauges
-        yield CounterMetricFamily("concerto_agent_samples", "Samples taken.", value=c.samples)
-        yield CounterMetricFamily(
-            "concerto_agent_missed_samples", "Samples that were not taken in time.", value=c.missed
-        )
-        for name, text, label, counts in (
-            ("invalid_readings", "Readings that were not valid numbers.", "resource", c.invalid),
-            ("pod_events", "Pods that started or ended.", "event", c.pods),
-            ("publications", "Writes of a status, by the reason for the write.", "reason", c.published),
-            ("publication_errors", "Failed writes, by error.", "error", c.failed),
-        ):
-            family = CounterMetricFamily(f"concerto_agent_{name}", text, labels=[label])
-            for value, count in counts.items():
-                family.add_metric([value], count)
-            yield family
-        yield GaugeMetricFamily(
-            "concerto_agent_capacity_pods",
-            "Pods that the node can take now, in addition to those it runs.",
-            value=g.capacity,
-        )
-        yield GaugeMetricFamily("concerto_agent_pods", "Pods counted on the node.", value=g.pod_count)
-        usage = GaugeMetricFamily(
-            "concerto_agent_usage_ratio", "Fraction of the resource in use, over the last second.", labels=["resource"]
-        )
-        for resource, part in g.usage.items():
-            usage.add_metric([resource], part)
-        yield usage
-        yield from _pins(g.pins and g.pins())
-
-
-def _pins(counts: PinCounts | None) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    cpus = GaugeMetricFamily(
-        "concerto_agent_cpus", "Online CPUs, by pool of NodeCPUTopology; none without --pinning.", labels=["pool"]
+def describe(c: Counters, g: Gauges) -> Iterator[Metric]:
+    """The metrics with their values now."""
+    yield Metric("concerto_agent_samples_total", "counter", "Samples taken.", {NO_LABEL: c.samples})
+    yield Metric(
+        "concerto_agent_missed_samples_total", "counter", "Samples that were not taken in time.", {NO_LABEL: c.missed}
     )
-    pods = GaugeMetricFamily(
+    for name, text, label, counts in (
+        ("invalid_readings", "Readings that were not valid numbers.", "resource", c.invalid),
+        ("pod_events", "Pods that started or ended.", "event", c.pods),
+        ("publications", "Writes of a status, by the reason for the write.", "reason", c.published),
+        ("publication_errors", "Failed writes, by error.", "error", c.failed),
+    ):
+        yield Metric(f"concerto_agent_{name}_total", "counter", text, counts, label)
+    yield Metric(
+        "concerto_agent_capacity_pods",
+        "gauge",
+        "Pods that the node can take now, in addition to those it runs.",
+        {NO_LABEL: g.capacity},
+    )
+    yield Metric("concerto_agent_pods", "gauge", "Pods counted on the node.", {NO_LABEL: g.pod_count})
+    yield Metric(
+        "concerto_agent_usage_ratio",
+        "gauge",
+        "Fraction of the resource in use, over the last second.",
+        g.usage,
+        "resource",
+    )
+    yield from _pins(g.pins and g.pins())
+
+
+def _pins(counts: PinCounts | None) -> Iterator[Metric]:
+    yield Metric(
+        "concerto_agent_cpus",
+        "gauge",
+        "Online CPUs, by pool of NodeCPUTopology; none without --pinning.",
+        counts.cpus if counts else {},
+        "pool",
+    )
+    yield Metric(
         "concerto_agent_pinned_pods",
+        "gauge",
         "Pods with a validated PodCPUBinding, by state: Applied, Waiting (for containers), NotApplied (the kernel "
         "refuses, or other pods are in the way) or Refused (by this node).",
-        labels=["state"],
+        counts.pods if counts else {},
+        "state",
     )
-    for family, numbers in ((cpus, counts and counts.cpus), (pods, counts and counts.pods)):
-        for value, number in (numbers or {}).items():
-            family.add_metric([value], number)
-        yield family
-    repairs = CounterMetricFamily(
-        "concerto_agent_cpuset_repairs", "Pods whose cpusets another program had changed, and that were set again."
+    yield Metric(
+        "concerto_agent_cpuset_repairs_total",
+        "counter",
+        "Pods whose cpusets another program had changed, and that were set again.",
+        {NO_LABEL: counts.repairs} if counts else {},
     )
-    late = CounterMetricFamily(
-        "concerto_agent_late_pins", "Pods whose containers ran on other CPUs when their PodCPUBinding came."
+    yield Metric(
+        "concerto_agent_late_pins_total",
+        "counter",
+        "Pods whose containers ran on other CPUs when their PodCPUBinding came.",
+        {NO_LABEL: counts.late} if counts else {},
     )
-    registrations = CounterMetricFamily(
-        "concerto_agent_nri_registrations", "Times that the container runtime took the agent as a plugin of NRI."
+    yield Metric(
+        "concerto_agent_nri_registrations_total",
+        "counter",
+        "Times that the container runtime took the agent as a plugin of NRI.",
+        {NO_LABEL: counts.registrations} if counts else {},
     )
-    created = CounterMetricFamily(
-        "concerto_agent_nri_containers",
+    yield Metric(
+        "concerto_agent_nri_containers_total",
+        "counter",
         "Containers that the container runtime created, by the CPUs that NRI gave them: Bound (those of the pod's "
         "binding), Shared, Inherited (the pod's, or what kubelet asked for), LeftToKubelet or Unknown.",
-        labels=["cpus"],
+        counts.created if counts else {},
+        "cpus",
     )
-    if counts is not None:
-        repairs.add_metric([], counts.repairs)
-        late.add_metric([], counts.late)
-        registrations.add_metric([], counts.registrations)
-        for value, number in counts.created.items():
-            created.add_metric([value], number)
-    yield from (repairs, late, registrations, created)
 
 
 @dataclass(frozen=True)
@@ -178,15 +176,12 @@ async def serve(
     if not (binds.http or binds.secure_metrics):
         return []
     from aiohttp import web
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
     from concerto.serving.http_server import HttpServer
 
-    registry = CollectorRegistry()
-    registry.register(_Collector(counters, gauges))
-
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        body = exposition(describe(counters, gauges)).encode()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def health(_: web.Request) -> web.Response:
         wrong = unwell()

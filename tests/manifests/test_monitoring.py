@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics, ShownLoad
 from concerto.controllers.runtime.metrics import Metrics
-from concerto_agent.metrics import Counters, Gauges, _Collector
+from concerto_agent.exposition import exposition
+from concerto_agent.metrics import Counters, Gauges, describe
 from concerto_agent.pin_counts import PinCounts
 from support.crd_schemas import REPOSITORY, documents
 from support.programs import program
@@ -82,9 +82,7 @@ def exposed() -> str:
     ):  # fmt: skip
         counted[label] += 1
     pins = PinCounts({"shared": 1}, {"Applied": 1}, 0, created={"Bound": 1})
-    agent = CollectorRegistry()
-    agent.register(_Collector(counters, Gauges(usage={"cpu": 0.5}, pins=lambda: pins)))
-    return metrics.render().decode() + generate_latest(agent).decode()
+    return metrics.render().decode() + exposition(describe(counters, Gauges(usage={"cpu": 0.5}, pins=lambda: pins)))
 
 
 def test_promtool_finds_nothing_wrong_with_the_names_of_metrics():
