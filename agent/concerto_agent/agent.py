@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,16 +26,13 @@ from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
 from concerto.linux.reserved_cpus import reserved_count
-from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.container_exits import ContainerExits
-from concerto_agent.kubelet_configz import KubeletConfigz
+from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.law_trace import LawTrace
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.node_files import NodeFiles
-from concerto_agent.pinner import Pinner
-from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import Containers, limits_of, trim_pod
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_reader import PodReader, PodReading
@@ -44,6 +42,11 @@ from concerto_agent.status_publisher import PublisherSettings, Sources, StatusPu
 from concerto_agent.steady_calls import call_steadily
 from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings
 from concerto_agent.writer import Object, Writer
+
+if TYPE_CHECKING:  # what pins is imported where it is asked for: it is a MiB
+    from concerto_agent.kubelet_configz import KubeletConfigz
+    from concerto_agent.pinner import Pinner
+    from concerto_agent.pinning_settings import PinningSettings
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +197,8 @@ class Agent:
     def _make_pinner(self, where: NodeFiles, settings: PinningSettings | None) -> Pinner | None:
         if settings is None:
             return None
+        from concerto_agent.pinner import Pinner
+
         try:
             return Pinner(self._session, self._node_name, where, settings, self._wall, self._limits, self._names)
         except OSError as error:  # the node can be measured all the same

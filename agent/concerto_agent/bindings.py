@@ -58,22 +58,6 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
 
 
 @dataclass(frozen=True)
-class HeldCPUs:
-    """CPUs of a node that its bindings hold.
-
-    Attributes:
-        run_on: CPUs that bound pods run on.
-        exclusive: CPUs that are kept from pods without a binding.
-        kubelet_conflicts: bindings (``namespace/name``) that name CPUs or containers which kubelet's static CPU manager
-            controls.
-    """
-
-    run_on: Numbers = frozenset()
-    exclusive: Numbers = frozenset()
-    kubelet_conflicts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Outcome:
     """How a grant stands on the node.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from concerto.api.cpulist import parse_cpu_list
 from concerto_agent.cpusets import Cpuset, KubeletRule, PodCgroups, Refusal, Write
+from concerto_agent.files import write_file
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Inotify
 
 log = logging.getLogger(__name__)
@@ -25,19 +26,6 @@ MAX_CGROUPS, MAX_LEVELS = 1000, 32
 """Cgroups of one pod that are read. A container with a delegated cgroup can make any number of them."""
 _MAX_WATCHES = 300
 """Of one pod, from which the cgroups that a container makes for itself are no longer watched."""
-
-
-def write_file(path: Path, text: str) -> None:
-    """One write, as the kernel wants it.
-
-    Raises:
-        OSError: the kernel refuses, or the cgroup is gone.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
 
 
 class CpusetFiles:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
-from concerto_agent.bindings import HeldCPUs, Outcome
+from concerto_agent.bindings import Outcome
 from concerto_agent.container_start import NewContainer, StartCpus
 from concerto_agent.cpusets import Claim, Grant, Numbers, Refusal
+from concerto_agent.held_cpus import HeldCPUs
 
 WriterName = Literal["None", "Files", "NRI"]
 """How cpusets are written on a node: not at all (the agent does not pin), by cgroup files alone, or by the container

@@ -80,6 +80,19 @@ def is_directory(path: str) -> bool:
     return True
 
 
+def write_file(path: Path, text: str) -> None:
+    """One write, as the kernel wants it.
+
+    Raises:
+        OSError: the kernel refuses, or the cgroup is gone.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
 def parse_number(data: bytes | None) -> float | None:
     """The one number that the file holds; None if it holds anything else (``max`` included)."""
     if data is None:

@@ -23,10 +23,7 @@ from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.resources import PODS
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
-from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
 from concerto_agent.node_files import NodeFiles
-from concerto_agent.nri.client import NriSettings
-from concerto_agent.pinning_release import release
 from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import limits_of, trim_pod
 from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
@@ -34,6 +31,8 @@ from concerto_agent.topology_publisher import TopologySettings
 
 if TYPE_CHECKING:
     from concerto.serving.http_server import HttpServer
+    from concerto_agent.kubelet_configz import KubeletConfigz
+    from concerto_agent.nri.client import NriSettings
 
 log = logging.getLogger("concerto_agent")
 
@@ -157,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         kubelet_config=args.kubelet_config,
         daemon_set=args.daemon_set,
         repair_seconds=args.repair_period,
-        nri=None if args.nri_socket is None else NriSettings(args.nri_socket),
+        nri=_nri_settings(args.nri_socket),
     )
     if args.release:
         return _release(args, where, pinning)
@@ -168,11 +167,21 @@ def run(args: argparse.Namespace) -> int:
         binds = metrics.Binds(args.metrics_bind, args.secure_metrics_bind, args.pod_metrics_bind)
         configz = None
         if args.pinning:  # whose component gives the right
+            from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
+
             configz = KubeletConfigz(config, args.node_name, ConfigzSettings(args.kubelet_config, certificate))
         return asyncio.run(_run(config, args.node_name, where, settings, binds, configz))
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)
         return 2
+
+
+def _nri_settings(socket: Path | None) -> NriSettings | None:
+    if socket is None:
+        return None
+    from concerto_agent.nri.client import NriSettings
+
+    return NriSettings(socket)
 
 
 def _copy_certificate(source: Path, target: Path) -> int:
@@ -189,6 +198,8 @@ def _copy_certificate(source: Path, target: Path) -> int:
 
 def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSettings) -> int:
     """Cpusets need the node alone; which quotas its pods had, the API server knows."""
+    from concerto_agent.pinning_release import release
+
     limits, problem = None, ""
     try:
         limits = asyncio.run(_limits(args.kubeconfig, args.node_name, pinning.release_timeout_seconds))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey
 from concerto.kube.failpoints import point
-from concerto_agent.bindings import HeldCPUs, Outcome
+from concerto_agent.bindings import Outcome
 from concerto_agent.cgroups import Hierarchies, container_id
 from concerto_agent.container_start import NewContainer, StartCpus, choose_start_cpus
 from concerto_agent.cpuset_files import CpusetFiles, find_obstacle, read_rule
@@ -28,6 +28,7 @@ from concerto_agent.cpusets import (
     make_plan,
 )
 from concerto_agent.grants import resolve
+from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.memory_writes import MemoryWrites
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings

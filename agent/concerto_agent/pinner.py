@@ -22,12 +22,13 @@ from concerto.kube.errors import Forbidden, Unauthorized
 from concerto.kube.failpoints import point
 from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
-from concerto_agent.bindings import HeldCPUs, Object, build_agent_status, own_part, read_claim
+from concerto_agent.bindings import Object, build_agent_status, own_part, read_claim
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import ContainerWatcher
 from concerto_agent.cpuset_writer import CpusetWriter, WriterName
 from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.error_log import ErrorLog
+from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.inotify import Inotify
 from concerto_agent.memory_writes import Work
 from concerto_agent.node_cpusets import open_cpusets

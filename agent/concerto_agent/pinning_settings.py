@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from concerto_agent.nri.client import NriSettings
-from concerto_agent.workload_fit import FitSettings
+if TYPE_CHECKING:
+    from concerto_agent.nri.client import NriSettings
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """What counts as a fit.
+
+    Attributes:
+        window_seconds: time that a pod is looked at before anything is said of it.
+        idle: share of its CPUs below which a pod does nothing.
+        low: share of its CPUs below which a pod does not compute.
+        high: share of its CPUs from which on a pod computes.
+        waits: share of time from which on a pod waits for something.
+    """
+
+    window_seconds: float = 600.0
+    idle: float = 0.05
+    low: float = 0.25
+    high: float = 0.8
+    waits: float = 0.2
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import yaml
 
 from concerto.api.quantities import milli
 from concerto_agent.cgroups import container_id
-from concerto_agent.cpuset_files import write_file
+from concerto_agent.files import write_file
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
 _LEAST_QUOTA_US = 1000

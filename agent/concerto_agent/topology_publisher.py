@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
@@ -17,11 +18,13 @@ from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
 from concerto.linux.reserved_cpus import reserved_cpus
-from concerto_agent.bindings import HeldCPUs
-from concerto_agent.cpuset_writer import WriterName
+from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.writer import NodeMissing, Object, Writer
+
+if TYPE_CHECKING:
+    from concerto_agent.cpuset_writer import WriterName
 
 log = logging.getLogger(__name__)
 

@@ -14,28 +14,10 @@ from concerto.api.conditions import Condition
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.cpusets import Claim, Grant
 from concerto_agent.files import parse_pressure
+from concerto_agent.pinning_settings import FitSettings
 
 CONDITION = "WorkloadTypeFits"
 _COMPUTING = frozenset({"cpu-bound", "memory-bound"})
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """What counts as a fit.
-
-    Attributes:
-        window_seconds: time that a pod is looked at before anything is said of it.
-        idle: share of its CPUs below which a pod does nothing.
-        low: share of its CPUs below which a pod does not compute.
-        high: share of its CPUs from which on a pod computes.
-        waits: share of time from which on a pod waits for something.
-    """
-
-    window_seconds: float = 600.0
-    idle: float = 0.05
-    low: float = 0.25
-    high: float = 0.8
-    waits: float = 0.2
 
 
 @dataclass(frozen=True)

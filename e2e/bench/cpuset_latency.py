@@ -28,7 +28,7 @@ from pathlib import Path
 from aiohttp import web
 
 from concerto_agent.cgroups import Hierarchies
-from concerto_agent.cpuset_files import write_file
+from concerto_agent.files import write_file
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from concerto_agent.pinning_settings import PinningSettings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from concerto.kube import EventRecorder, EventSettings, Object, Session
+from concerto.kube import Object, Session
+from concerto.kube.events import EventRecorder, EventSettings
 from concerto.kube.resources import PODS
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.waiting import PATIENCE_SECONDS

@@ -7,8 +7,9 @@ import contextlib
 
 import pytest
 
-from concerto.kube import LeaderElection, LeaseSettings, NotFound, Session
-from concerto.kube.lease import Candidate
+from concerto.kube import NotFound, Session
+from concerto.kube.election import LeaderElection
+from concerto.kube.lease import Candidate, LeaseSettings
 from concerto.kube.resources import LEASES
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.clusters.proxy import Wire

@@ -18,8 +18,9 @@ import pytest
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto_agent.cgroups import Hierarchies
-from concerto_agent.cpuset_files import CpusetFiles, write_file
+from concerto_agent.cpuset_files import CpusetFiles
 from concerto_agent.cpusets import Claim, KubeletRule
+from concerto_agent.files import write_file
 from concerto_agent.node_cpusets import NodeCpusets
 from concerto_agent.pinning_settings import PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel

@@ -16,7 +16,8 @@ from concerto.controllers.autoscaling.sources import AgentMetrics
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.watched_kinds import FollowedKind
-from concerto.kube import ClusterConfig, EventRecorder, Session
+from concerto.kube import ClusterConfig, Session
+from concerto.kube.events import EventRecorder
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.metrics_api.readings import PodReading
 

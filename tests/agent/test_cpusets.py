@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from concerto.api.conditions import Condition
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
-from concerto_agent.bindings import HeldCPUs, Outcome, build_agent_status, own_part, read_claim
+from concerto_agent.bindings import Outcome, build_agent_status, own_part, read_claim
 from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan
 from concerto_agent.grants import resolve
+from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.inotify import Inotify
 from concerto_agent.node_cpusets import NodeCpusets
 from concerto_agent.pin_counts import count_pins

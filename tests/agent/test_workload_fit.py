@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from concerto_agent.cgroups import Hierarchies
-from concerto_agent.workload_fit import FitSettings, Use, UseMeter, judge_fit
+from concerto_agent.pinning_settings import FitSettings
+from concerto_agent.workload_fit import Use, UseMeter, judge_fit
 
 SETTINGS = FitSettings()
 # type, use of 4 CPUs, status, reason

@@ -13,7 +13,7 @@ from concerto.api.podcpubinding import PodCPUBinding
 from concerto.controllers.pinning.status import build_binding_status
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading
 from concerto.pinning.validation import BoundPod, judge_node
-from concerto_agent.bindings import HeldCPUs
+from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.topology_publisher import build_topology_status
 from support.crd_schemas import CRDS, problems, structural_schema
 

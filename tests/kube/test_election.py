@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from concerto.kube import ConfigError, LeaderElection, LeaseSettings
-from concerto.kube.lease import Candidate
+from concerto.kube import ConfigError
+from concerto.kube.election import LeaderElection
+from concerto.kube.lease import Candidate, LeaseSettings
 from support.lease_server import LeaseServer
 
 QUICK = LeaseSettings(lease_duration_seconds=3, renew_deadline_seconds=1.5, retry_period_seconds=0.2)

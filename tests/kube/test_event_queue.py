@@ -6,8 +6,8 @@ import json
 import pytest
 from aiohttp import web
 
-from concerto.kube import ClusterConfig, EventRecorder, EventSettings, Object, Session
-from concerto.kube.events import Occurrence, Reporter, build_event, build_reference
+from concerto.kube import ClusterConfig, Object, Session
+from concerto.kube.events import EventRecorder, EventSettings, Occurrence, Reporter, build_event, build_reference
 from support.event_recorders import running
 from support.faulty_server import faulty, hangs_up, refuses, says
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from concerto.kube import LeaseSettings, Object
-from concerto.kube.lease import Candidate, build_lease
+from concerto.kube import Object
+from concerto.kube.lease import Candidate, LeaseSettings, build_lease
 
 NOON = 1_700_000_000.5
 MICRO = "2023-11-14T22:13:20.500000Z"

@@ -7,7 +7,7 @@ from concerto.api.cpulist import format_cpu_list
 from concerto.api.nodecputopology import CPUTopology, NodeCPUTopology
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, fingerprint, read_kubelet, read_topology
-from concerto_agent.bindings import HeldCPUs
+from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.topology_publisher import build_topology_status
 from concerto_agent.writer import build_object
 from support.crd_schemas import problems

@@ -17,7 +17,7 @@ from concerto.controllers.autoscaling.sources import PrometheusServer
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.watched_kinds import FollowedKind
-from concerto.kube import EventRecorder
+from concerto.kube.events import EventRecorder
 from support.faulty_server import Answer, faulty, refuses, says
 
 NOW = 1_772_366_400.0

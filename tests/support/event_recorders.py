@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from concerto.kube import EventRecorder
+from concerto.kube.events import EventRecorder
 
 
 @asynccontextmanager

@@ -1,8 +1,11 @@
-"""The only package that sends HTTP requests to the API server."""
+"""The only package that sends HTTP requests to the API server.
+
+What is here is what node agents need, too. Events and leader election are imported from modules of their own: they
+would take memory of every node.
+"""
 
 from concerto.kube.apply import apply_status
 from concerto.kube.config import ClusterConfig
-from concerto.kube.election import LeaderElection
 from concerto.kube.errors import (
     ApiError,
     ConfigError,
@@ -18,8 +21,6 @@ from concerto.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-from concerto.kube.events import EventRecorder, EventSettings
-from concerto.kube.lease import LeaseSettings
 from concerto.kube.reflector import Reflector
 from concerto.kube.reflector_settings import ReflectorSettings
 from concerto.kube.resources import Resource
@@ -30,14 +31,10 @@ __all__ = [
     "ClusterConfig",
     "ConfigError",
     "Conflict",
-    "EventRecorder",
-    "EventSettings",
     "Forbidden",
     "Gone",
     "Invalid",
     "KubeError",
-    "LeaderElection",
-    "LeaseSettings",
     "NotFound",
     "Object",
     "OutcomeUnknown",

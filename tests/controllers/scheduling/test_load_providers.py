@@ -18,7 +18,7 @@ from concerto.controllers.scheduling.load_providers.poller import LoadProviders,
 from concerto.controllers.scheduling.load_providers.prometheus import without_port
 from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.controllers.scheduling.load_providers.state import ProviderState, answered_state
-from concerto.kube import EventRecorder
+from concerto.kube.events import EventRecorder
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.provided_load import Joined, Series
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says

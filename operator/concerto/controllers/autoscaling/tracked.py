@@ -15,7 +15,8 @@ from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.controllers.autoscaling.schedule_windows import ScheduleWindows
 from concerto.controllers.autoscaling.state import State, read_state, write_state
 from concerto.controllers.autoscaling.status import target_digest
-from concerto.kube import EventRecorder, Object
+from concerto.kube import Object
+from concerto.kube.events import EventRecorder
 
 Key = tuple[str, str]
 """Namespace and name."""

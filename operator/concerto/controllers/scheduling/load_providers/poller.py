@@ -24,7 +24,8 @@ from concerto.controllers.scheduling.load_providers.state import (
     answered_state,
     failed_state,
 )
-from concerto.kube import EventRecorder, Session
+from concerto.kube import Session
+from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import SCHEDULING_PROFILES
 from concerto.scheduling.state.cluster import ClusterState
