@@ -13,13 +13,14 @@ import logging
 import signal
 import sys
 import time
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concerto.api.quantities import whole
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
+from concerto.kube.own_version import own_version
 from concerto.kube.resources import PODS
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from concerto_agent.nri.client import NriSettings
 
 log = logging.getLogger("concerto_agent")
+
+_TLS_BUFFER_BYTES = 32768  # two records
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -228,6 +231,14 @@ async def _limits(kubeconfig: str | None, node_name: str, within_seconds: float)
     return limits_of(map(trim_pod, listed["items"]))
 
 
+def _keep_tls_buffers_small() -> None:
+    """Of each TLS connection asyncio keeps a buffer, of 256 KiB unless told otherwise, and makes another at each read.
+
+    An agent has five connections, on which little comes: a larger answer is read in several pieces.
+    """
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+
+
 async def _run(
     config: ClusterConfig,
     node_name: str,
@@ -236,8 +247,9 @@ async def _run(
     binds: metrics.Binds,
     configz: KubeletConfigz | None,
 ) -> int:
+    _keep_tls_buffers_small()
     async with await Session.open(config) as session:
-        agent = Agent(session, node_name, where, _version(), settings, configz=configz)
+        agent = Agent(session, node_name, where, own_version() or "unknown", settings, configz=configz)
         ends: list[Callable[[], Awaitable[None]]] = []
         servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.text, session)
         ends += [each.cleanup for each in servers]
@@ -295,10 +307,3 @@ def _period(text: str) -> float:
     if not 1 <= seconds <= 3600:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
     return seconds
-
-
-def _version() -> str:
-    try:
-        return version("concerto-k8s")
-    except PackageNotFoundError:
-        return "unknown"

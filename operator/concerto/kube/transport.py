@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import urlencode
 
 import aiohttp
@@ -18,6 +17,7 @@ from yarl import URL
 from concerto.kube.config import ClusterConfig
 from concerto.kube.credentials import Credentials
 from concerto.kube.errors import KubeError
+from concerto.kube.own_version import own_version
 from concerto.kube.tls import TlsContexts
 
 JSON = "application/json"
@@ -258,10 +258,8 @@ def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 def _user_agent() -> str:
-    try:
-        return f"concerto/{version('concerto-k8s')}"
-    except PackageNotFoundError:
-        return "concerto"
+    version = own_version()
+    return "concerto" if version is None else f"concerto/{version}"
 
 
 def _target(path: str, params: Mapping[str, str] | None) -> str:
