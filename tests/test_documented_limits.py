@@ -16,6 +16,7 @@ from concerto.controllers.autoscaling.state import State
 from concerto.controllers.autoscaling.status import selector_status
 from concerto.controllers.autoscaling.tracked import ObjectEvents, TrackedObject
 from concerto.controllers.scheduling.binding_load import PipelineSettings
+from concerto.controllers.scheduling.eviction import EvictionSettings
 from concerto.controllers.scheduling.preemption import PreemptionSettings
 from concerto.controllers.scheduling.unschedulable import ReporterSettings
 from concerto.kube import transport
@@ -58,6 +59,7 @@ STATED: dict[tuple[str, str], float] = {
     ("capacity-control", "decides by up to N of all nodes"): cluster_kinds.MAX_KNOWN,
     ("priority", "in the next N s, and each"): PREEMPTION.remember_seconds,
     ("priority", "room is made for more than N pods"): PIPELINE.max_preemptions_beside_events,
+    ("priority", "evicted for N pods at a time"): EvictionSettings().max_at_a_time,
     ("priority", "chosen every N ms"): 1000 * PIPELINE.min_cycle_interval_beside_preemptions_seconds,
     ("priority", "instead of every N ms"): 1000 * PIPELINE.min_cycle_interval_seconds,
     ("priority", "with its nomination, or after N s"): REPORTER.patience_beside_preemptions_seconds,

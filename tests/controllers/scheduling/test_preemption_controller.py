@@ -12,9 +12,9 @@ import pytest
 
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.binding_load import PipelineSettings
-from concerto.controllers.scheduling.eviction import NotNeeded
+from concerto.controllers.scheduling.eviction import EvictionSettings, NotNeeded
 from concerto.controllers.scheduling.preemption import PreemptionController, PreemptionSettings
-from concerto.controllers.scheduling.preemption_writes import PreemptionTasks
+from concerto.controllers.scheduling.preemption_writes import Eviction, PreemptionTasks, PreemptionWrites
 from concerto.scheduling.framework import FilterDefaults
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
@@ -106,6 +106,16 @@ async def test_for_a_pod_with_three_victims_nine_requests_are_sent():
         assert set(it.server.seen[4:6]) == {f"{DELETE.format(name)} (dry run)" for name in others}
         assert it.server.seen[6] == DELETE.format(first)
         assert len(it.server.seen) == 9
+
+
+async def test_the_victims_of_one_pod_are_deleted_before_those_of_the_next_are_marked():
+    async with preempting() as it:
+        writes = PreemptionWrites(it.made.context, it.made.parts, EvictionSettings(max_at_a_time=1))
+        victims = {"first": [pod("v1", nodeName="a"), pod("v2", nodeName="a")], "next": [pod("v3", nodeName="b")]}
+        each = [[Eviction(victim, "a", pod(name)) for victim in evicted] for name, evicted in victims.items()]
+        await asyncio.gather(*(writes.evict(evictions, lambda: True) for evictions in each))
+        assert len(it.server.seen) == 7
+        assert it.server.seen[5:] == [STATUS.format("v3"), DELETE.format("v3")]
 
 
 async def test_the_condition_is_written_with_the_nomination():

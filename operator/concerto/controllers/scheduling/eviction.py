@@ -40,12 +40,15 @@ class EvictionSettings:
     Attributes:
         timeout_seconds: for one request; see ``BinderSettings.timeout_seconds``.
         give_up_after_seconds: when a write that is known not to have been carried out is no longer repeated.
-        max_concurrent: victims that are evicted at a time, and nominations that are written at a time.
+        max_at_a_time: for how many pods or gangs others are evicted at a time. The rest waits, in the order of their
+            nominations. Otherwise all of their victims would end together, and the first pod would wait for the last.
+        max_concurrent: requests to victims that are in flight at a time, and nominations that are.
     """
 
     timeout_seconds: float = 4.0
     give_up_after_seconds: float = 15.0
-    max_concurrent: int = 16
+    max_at_a_time: int = 16
+    max_concurrent: int = 32
 
 
 class NotNeeded(Exception):
