@@ -79,6 +79,23 @@ def test_what_a_cycle_begins_with_does_not_grow_with_the_pods_of_which_each_is_u
     assert steps(2000) < 1.2 * steps(200)
 
 
+def test_a_pod_that_joins_a_pod_group_costs_the_same_however_many_unlike_pods_the_group_has():
+    def steps(count):
+        member = {"schedulingGroup": {"podGroupName": "g"}}
+        q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}, **member) for i in range(count)))
+        q.mark_pod_group(("default", "g"), Change.NODE, NOW)
+        q.requeue_pod_group(("default", "g"))
+        another = pod("another", **member)
+
+        def come():
+            q.set(another)
+            q.requeue_pod_group(("default", "g"))
+
+        return steps_of(come)
+
+    assert steps(2000) < 1.2 * steps(200)
+
+
 def test_groups_that_have_waited_for_long_enough_together_are_looked_at_again_in_parts():
     count = MAX_FLUSHED + 1
     q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}) for i in range(count)))

@@ -72,7 +72,8 @@ class Queue:
         self._unschedulable: OrderedDict[PodsAlike, None] = OrderedDict()  # longest first
         self._by_requeue_on: dict[Change, dict[PodsAlike, None]] = {}
         self._by_claim: dict[ClaimKey, dict[PodsAlike, None]] = {}
-        self._by_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}  # unschedulable or not
+        self._by_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}
+        self._of_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}  # unschedulable or not
         self._backoff: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
         self._arrivals = 0
@@ -178,12 +179,12 @@ class Queue:
 
     def mark_pod_group(self, key: GroupKey, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No nodes for the pods of this PodGroup: as `mark_unschedulable`, for all of them at once."""
-        for group in list(self._by_pod_group.get(key, ())):
+        for group in list(self._of_pod_group.get(key, ())):
             self._mark(group, requeue_on, now, always_considered)
 
     def firsts_of_pod_group(self, key: GroupKey, limit: int) -> list[PodView]:
         """Of the pods of a PodGroup, the first of its like each: so many at a time, in turn."""
-        groups = self._by_pod_group.get(key, {})
+        groups = self._of_pod_group.get(key, {})
         chosen = list(islice(groups, limit))
         for group in chosen:
             del groups[group]
@@ -243,8 +244,7 @@ class Queue:
 
     def requeue_pod_group(self, key: GroupKey) -> None:
         """A PodGroup or its pods have changed: that helps those pods, and no others, however many groups there are."""
-        groups = self._by_pod_group.get(key, ())
-        self._activate([group for group in groups if group.unschedulable_since is not None])
+        self._activate(list(self._by_pod_group.get(key, ())))
 
     def get(self, uid: str) -> PodView | None:
         """The pod; None if it is not in the queue."""
@@ -280,6 +280,8 @@ class Queue:
                 group.claims = _claims_of(self._waiting[group.places[0][2]].pod)
             for claim in group.claims:
                 self._by_claim.setdefault(claim, {})[group] = None
+            if group.pod_group is not None:
+                self._by_pod_group.setdefault(group.pod_group, {})[group] = None
         group.always_considered |= always_considered
         self._order.note_failure(group)
 
@@ -292,6 +294,8 @@ class Queue:
             for claim in group.claims:
                 _remove(self._by_claim, claim, group)
             group.claims = frozenset()
+            if group.pod_group is not None:
+                _remove(self._by_pod_group, group.pod_group, group)
         self._order.add(groups)
 
     def _regroup(self) -> None:
@@ -326,7 +330,7 @@ class Queue:
         if (group := self._groups.get(key)) is None:
             group = self._groups[key] = PodsAlike(key, (pod.namespace, pod.group) if pod.group else None)
             if group.pod_group is not None:
-                self._by_pod_group.setdefault(group.pod_group, {})[group] = None
+                self._of_pod_group.setdefault(group.pod_group, {})[group] = None
         waiting.group = group
         insort(group.places, waiting.place)
         self._order.update(group)
@@ -341,7 +345,7 @@ class Queue:
         if not group.places:
             del self._groups[group.key]
             if group.pod_group is not None:
-                _remove(self._by_pod_group, group.pod_group, group)
+                _remove(self._of_pod_group, group.pod_group, group)
             if group.unschedulable_since is not None:
                 self._activate([group])
 
