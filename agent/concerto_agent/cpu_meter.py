@@ -15,6 +15,9 @@ from concerto_agent.node_files import NodeFiles
 from concerto_agent.pod_usage import PodUsage
 from concerto_agent.rates import NAN, Rate, Share, clip
 
+_NEIGHBOUR_TURNS = 10
+"""Looks at the node's CPUs for each look at its neighbours': two nodes on one machine are not moved by the second."""
+
 
 class Cpus:
     """Which CPUs the node has, those online or those of its cgroup's cpuset, and what others take of them."""
@@ -24,7 +27,8 @@ class Cpus:
         self._stat = KeptFile(settings.proc / "stat")
         self._scope = scope if settings.scope == "Cgroup" else None
         self._cpus: frozenset[int] = frozenset()
-        self._times: tuple[int, ...] | None = None
+        self._before: bytes | None = None  # the machine's times at the last call of `others`
+        self._looks = 0
         self._shared: Problem | None = None
 
     @property
@@ -39,27 +43,36 @@ class Cpus:
             self._cpus = online
             return
         self._cpus = self._scope.effective_cpus() or online
-        self._shared = self._overlap(self._scope, self._cpus)
         if self._cpus != before:
-            self._times = None
+            self._before = None
+        if self._cpus != before or self._looks % _NEIGHBOUR_TURNS == 0:
+            self._shared = self._overlap(self._scope, self._cpus)
+        self._looks += 1
 
     def files(self) -> list[KeptFile]:
         """What `others` reads."""
         return [] if self._scope is None else [self._stat]
 
-    def others(self, own: float, seconds: float) -> float:
-        """Part of them that processes outside of the node's cgroup took since the last call; 0 where none is known of.
+    def others(self, own: float, pressure: float, seconds: float) -> float:
+        """Part of them that others took while the node's tasks waited, since the last call; 0 where none is known of.
+
+        Others are the processes outside of the node's cgroup.
 
         Args:
-            own: the part that the node's took in the same time.
+            own: the part that the node's own took in the same time.
+            pressure: part of that time in which tasks of the node waited.
             seconds: that time; 0 if it is not to be trusted.
         """
         if self._scope is None:
             return 0.0
-        before, self._times = self._times, parse_cpu_times(self._stat.read(), self._cpus)
-        if before is None or self._times is None or not seconds:
+        data, now = self._before, self._stat.read()
+        self._before = now
+        if not seconds or not pressure > 0.0:  # the file is long: it is parsed where it matters
             return 0.0
-        return max((readings.utilisation(before, self._times) or 0.0) - own, 0.0)
+        before, after = (parse_cpu_times(each, self._cpus) for each in (data, now))
+        if before is None or after is None:
+            return 0.0
+        return pressure * max((readings.utilisation(before, after) or 0.0) - own, 0.0)
 
     def problem(self) -> Problem | None:
         """The node shares CPUs with another one, as far as can be seen."""
@@ -186,8 +199,8 @@ class Cpu:
         pressure = self._waiting.update(self._pressure.update(waited, seconds), seconds)
         # Time that processes outside of the node's cgroup took of its CPUs while its own tasks waited is to it what
         # steal is to a machine, and counts as busy. Without, a node on busy CPUs would never look full.
-        others = self._cpus.others(own, seconds)
-        busy = own if math.isnan(pressure) else clip(own + others * pressure)
+        others = self._cpus.others(own, pressure, seconds)
+        busy = own if math.isnan(pressure) else clip(own + others)
         # Pressure that is there, only not for this sample (NaN), makes the reading unknown: utilisation alone would be
         # another quantity than the samples before and after it
         usage = readings.cpu(busy, None if waited is None else pressure, self._formula)

@@ -18,8 +18,8 @@ class NodeFiles:
         proc: where the machine's /proc is seen.
         sys: where the machine's /sys is seen.
         max_gap_seconds: differences of counters over a longer time are dropped.
-        slow_period_seconds: how often what changes rarely is read: the CPUs, the neighbours' cpusets, the usage of the
-            pods that are not counted.
+        slow_period_seconds: how often what changes rarely is read: the CPUs, the usage of the pods that are not
+            counted, and every tenth time the neighbours' cpusets.
     """
 
     scope: Literal["Machine", "Cgroup"] = "Machine"

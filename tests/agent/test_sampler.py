@@ -443,6 +443,23 @@ def test_cpus_shared_with_another_node_are_reported(tmp_path, layout, sibling, c
     assert reasons(sampler(machine, cgroup="n1", memory=GIB).sample(10.0)) == said
 
 
+def test_a_neighbour_that_comes_later_or_new_cpus_of_our_own_are_seen(tmp_path):
+    machine = Machine(tmp_path, "v2")
+    for name, cpus in (("n1", "0"), ("n2", "1-2")):
+        machine.cpuset(name, cpus)
+        machine.cpu(name, 1.0)
+        machine.cgroup_psi(name, 0)
+        machine.memory(name, 1)
+    machine.cpu("n1/kubepods", 0.0)
+    meters = sampler(machine, cgroup="n1", memory=GIB)
+    assert reasons(meters.sample(10.0)) == set()
+    machine.cpu("n2/kubepods", 0.0)
+    machine.cpuset("n2", "0-1")
+    assert reasons([meters.sample(10.0 + second) for second in range(1, 11)][-1]) == {"SharedCPUs"}, "every ten seconds"
+    machine.cpuset("n1", "2-3")
+    assert reasons(meters.sample(21.0)) == set(), "at once"
+
+
 def test_io_is_the_machines_io_pressure(tmp_path):
     machine = Machine(tmp_path)
     machine.psi(0, "io")

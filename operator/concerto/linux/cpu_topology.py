@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -216,9 +217,14 @@ def read_kubelet(state: Path, config: Path, reserved: frozenset[int] | None = No
 def fingerprint(sys: Path, *files: Path) -> tuple[bytes | None, ...]:
     """What changes when CPUs or huge pages come or go, or when one of ``files`` does, by a few small reads."""
     cpu = sys / "devices/system/cpu"
-    nodes = sys / "devices/system/node"
-    hugepages = sorted(nodes.glob(_HUGEPAGES))
-    return tuple(_bytes(path) for path in (cpu / "online", cpu / "present", nodes / "online", *hugepages, *files))
+    nodes = _bytes(sys / "devices/system/node/online")
+    return nodes, *map(_bytes, (cpu / "online", cpu / "present", *_hugepage_files(sys, nodes), *files))
+
+
+@lru_cache(maxsize=4)
+def _hugepage_files(sys: Path, nodes: bytes | None) -> tuple[Path, ...]:
+    """A memory node has the same sizes of pages for as long as it is there."""
+    return tuple(sorted((sys / "devices/system/node").glob(_HUGEPAGES)))
 
 
 def _words(error: Exception) -> str:
