@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TypeVar
@@ -175,12 +175,11 @@ class Queue:
         """
         waiting = self._waiting.get(uid)
         if waiting is not None and waiting.ready_at is None:  # one that backs off is in no group until its wait is over
-            self._mark(waiting.group, requeue_on, now, always_considered)
+            self._mark([waiting.group], requeue_on, now, always_considered)
 
     def mark_pod_group(self, key: GroupKey, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No nodes for the pods of this PodGroup: as `mark_unschedulable`, for all of them at once."""
-        for group in list(self._of_pod_group.get(key, ())):
-            self._mark(group, requeue_on, now, always_considered)
+        self._mark(list(self._of_pod_group.get(key, ())), requeue_on, now, always_considered)
 
     def firsts_of_pod_group(self, key: GroupKey, limit: int) -> list[PodView]:
         """Of the pods of a PodGroup, the first of its like each: so many at a time, in turn."""
@@ -269,21 +268,22 @@ class Queue:
     def _key(self, pod: PodView) -> QueueKey:
         return (pod.scheduler_name, pod.priority, pod.namespace, (self._signatures.of(pod), pod.group))
 
-    def _mark(self, group: PodsAlike, requeue_on: Change, now: float, always_considered: bool) -> None:
-        if group.unschedulable_since is None:
-            group.unschedulable_since = now
-            group.requeue_on = requeue_on
-            group.always_considered = False
-            self._unschedulable[group] = None
-            self._by_requeue_on.setdefault(requeue_on, {})[group] = None
-            if Change.VOLUMES in requeue_on:
-                group.claims = _claims_of(self._waiting[group.places[0][2]].pod)
-            for claim in group.claims:
-                self._by_claim.setdefault(claim, {})[group] = None
-            if group.pod_group is not None:
-                self._by_pod_group.setdefault(group.pod_group, {})[group] = None
-        group.always_considered |= always_considered
-        self._order.note_failure(group)
+    def _mark(self, groups: Sequence[PodsAlike], requeue_on: Change, now: float, always_considered: bool) -> None:
+        for group in groups:
+            if group.unschedulable_since is None:
+                group.unschedulable_since = now
+                group.requeue_on = requeue_on
+                group.always_considered = False
+                self._unschedulable[group] = None
+                self._by_requeue_on.setdefault(requeue_on, {})[group] = None
+                if Change.VOLUMES in requeue_on:
+                    group.claims = _claims_of(self._waiting[group.places[0][2]].pod)
+                for claim in group.claims:
+                    self._by_claim.setdefault(claim, {})[group] = None
+                if group.pod_group is not None:
+                    self._by_pod_group.setdefault(group.pod_group, {})[group] = None
+            group.always_considered |= always_considered
+        self._order.note_failures(groups)
 
     def _activate(self, groups: Iterable[PodsAlike]) -> None:
         """Cycles look at these groups, which were unschedulable."""

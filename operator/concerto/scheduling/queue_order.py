@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -83,11 +83,16 @@ class QueueOrder:
         """By priority, the namespace of the last pod that a cycle has looked at. The turn is the next one's."""
         self._last_namespace.update(turns)
 
-    def note_failure(self, group: PodsAlike) -> None:
-        """A cycle has found no node for the group."""
-        self._take_out(group)
-        group.failed_in_pass = self._pass
-        self.update(group)
+    def note_failures(self, groups: Sequence[PodsAlike]) -> None:
+        """A cycle has found no nodes for these groups."""
+        if len(groups) <= _FEW:
+            for group in groups:
+                self._take_out(group)
+        else:
+            self._take_all_out(groups)
+        for group in groups:
+            group.failed_in_pass = self._pass
+        self.add(groups)
 
     def update(self, group: PodsAlike) -> None:
         """Whether cycles look at the group may have changed, or its first pod."""
@@ -148,17 +153,31 @@ class QueueOrder:
         return lanes.setdefault(namespace, [])
 
     def _take_out(self, group: PodsAlike) -> None:
-        if group.listed is None:
+        if group.listed is not None:
+            lane = self._lane(group)
+            del lane[bisect_left(lane, group.listed)]
+            group.listed = None
+            self._forget_if_empty(group, lane)
+
+    def _take_all_out(self, groups: Sequence[PodsAlike]) -> None:
+        lanes: dict[int, tuple[PodsAlike, list[Place], set[Place]]] = {}
+        for group in groups:
+            if group.listed is not None:
+                lane = self._lane(group)
+                lanes.setdefault(id(lane), (group, lane, set()))[2].add(group.listed)
+                group.listed = None
+        for group, lane, places in lanes.values():
+            lane[:] = [place for place in lane if place not in places]
+            self._forget_if_empty(group, lane)
+
+    def _forget_if_empty(self, group: PodsAlike, lane: list[Place]) -> None:
+        if lane:
             return
         _, priority, namespace, _ = group.key
         key = (group.failed_in_pass == self._pass, -priority)
-        lane = self._lanes[key][namespace]
-        del lane[bisect_left(lane, group.listed)]
-        group.listed = None
-        if not lane:
-            del self._lanes[key][namespace]
-            if not self._lanes[key]:
-                del self._lanes[key]
+        del self._lanes[key][namespace]
+        if not self._lanes[key]:
+            del self._lanes[key]
 
 
 def _place_of(group: PodsAlike) -> Place | None:
