@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from e2e.bench.perf_results import keep, load, table, write_docs
 from e2e.bench.scheduler_perf import WORKLOADS, bodies
+from e2e.bench.throughput import bind_all
+from support.faulty_server import faulty, says
+from support.scheduling_builders import raw_pod
 
 
 def terms_in(value: Any) -> list[dict[str, Any]]:
@@ -50,3 +54,17 @@ def test_rows_of_several_runs_become_one_table_in_the_page(tmp_path: Path) -> No
     write_docs(figures, page)
     assert "\n".join(lines) in page.read_text()
     assert page.read_text().endswith("## Next\n")
+
+
+async def test_pods_are_listed_again_only_when_the_last_of_them_is_bound() -> None:
+    waits, there = raw_pod("b"), raw_pod("b", nodeName="n")
+    listed = says(200, {"items": [raw_pod("a"), waits]})
+    answers = [listed, says(200, {"items": []}), says(200, waits), says(200, {"items": [there]}), says(200, there)]
+    async with faulty([*answers, says(200, {"items": []})]) as server:
+        first, _ = await bind_all(server.session, "default", os.getpid(), "concerto")
+    assert first > 0.0
+    pods = "GET /api/v1/namespaces/default/pods"
+    unbound, bound = (f"{pods}?fieldSelector=spec.nodeName{operator}" for operator in ("%3D", "!"))
+    expected = [unbound, bound, f"{pods}/b?", bound, f"{pods}/b?", unbound]
+    assert len(server.seen) == len(expected)
+    assert all(seen.startswith(start) for seen, start in zip(server.seen, expected))
