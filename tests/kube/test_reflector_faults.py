@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -51,7 +52,10 @@ async def breaks(request: web.Request) -> None:
 
 
 async def follow(
-    answers: list[Any], until: Callable[[Reflector], bool], trim: Callable[[Object], Object] | None = None
+    answers: list[Any],
+    until: Callable[[Reflector], bool],
+    trim: Callable[[Object], Object] | None = None,
+    settings: ReflectorSettings = QUICK,
 ) -> tuple[Reflector, list[str], list[str]]:
     """What a reflector reported, and what it asked for, until ``until`` holds."""
     reported: list[str] = []
@@ -67,7 +71,7 @@ async def follow(
 
     done = asyncio.Event()
     async with faulty(answers) as server:
-        reflector = Reflector(server.session, THINGS, on_change=report, settings=QUICK, trim=trim)
+        reflector = Reflector(server.session, THINGS, on_change=report, settings=settings, trim=trim)
         task = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(20):
@@ -223,6 +227,28 @@ async def test_where_that_fails_the_next_list_comes_in_pages(answer: Any) -> Non
     _, reported, asked = await follow(answers, has("c"))
     assert reported == ["+c"]
     assert asked[2:4] == ["resourceVersionMatch=NotOlderThan", "list"]
+
+
+STREAMS = replace(QUICK, streams=True)
+
+
+async def test_large_collections_come_as_the_beginning_of_a_watch() -> None:
+    everything = streams(event("ADDED", thing("a", 1)), initial_end(7))
+    answers = [everything, streams(event("ADDED", thing("b", 8)), then=for_ever)]
+    _, reported, asked = await follow(answers, has("a", "b"), settings=STREAMS)
+    assert reported == ["+a", "+b"]
+    assert asked == ["resourceVersionMatch=NotOlderThan", "resourceVersion=7"]
+
+
+@pytest.mark.parametrize("answer", NO_STREAM.values(), ids=NO_STREAM.keys())
+async def test_where_that_fails_one_list_comes_in_pages_and_the_next_does_not(answer: Any) -> None:
+    gone = streams(error(410, "Expired"))
+    everything = streams(event("ADDED", thing("c", 7)), initial_end(9))
+    answers = [answer, page(7, thing("c", 7)), gone, everything, streams(event("ADDED", thing("d", 10)), then=for_ever)]
+    _, reported, asked = await follow(answers, has("c", "d"), settings=STREAMS)
+    assert reported == ["+c", "+d"]
+    streamed = "resourceVersionMatch=NotOlderThan"
+    assert asked == [streamed, "list", "resourceVersion=7", streamed, "resourceVersion=9"]
 
 
 async def test_what_has_not_changed_is_not_reported_again_by_the_beginning_of_a_watch() -> None:

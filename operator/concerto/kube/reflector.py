@@ -120,7 +120,7 @@ class Reflector:
         self._settings = settings or ReflectorSettings()
         self._resource_version: str | None = None  # None: only a list shows it
         self._seen_version = ""  # the store has all that there was then
-        self._streams = False  # the next list comes as the first events of a watch
+        self._streams = self._settings.streams  # the next list comes as the first events of a watch
         self._broke_off = False  # the server may have been stopped, and its storage restored
         self._failures = 0
         self._refresh_wanted = asyncio.Event()
@@ -210,6 +210,7 @@ class Reflector:
 
     async def _page_all(self) -> tuple[dict[Key, Object], str]:
         """All objects, and the collection's version: page by page."""
+        self._streams = self._settings.streams
         found: dict[Key, Object] = {}
         try:
             async for page in self._session.pages(

@@ -25,6 +25,8 @@ NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _PAGE_SIZES = {SUBSPACE_SNAPSHOTS.group_resource: 100}
 """Objects of a kind that are listed at a time, where they are large: a page is decoded without a pause. A
 SubspaceSnapshot may have 100 KiB; 500 of them would hold the event loop for 300 ms."""
+_STREAMED = frozenset({PODS.group_resource})
+"""Of which there may be so many that reading them decides when a replica can begin."""
 _DECODINGS = {PODS.group_resource: Decoding(decode_pod_list, decode_pod_event)}
 """Of kinds that are trimmed: what is left out of an object is not decoded."""
 _METADATA = ("namespace", "name", "uid", "resourceVersion")
@@ -74,7 +76,9 @@ class FollowedKind:
             trim=None if trim is None else partial(self._trimmed, trim),
             decoding=Decoding() if trim is None else _DECODINGS.get(resource.group_resource, Decoding()),
             field_selector=field_selector or None,
-            settings=ReflectorSettings(page_size=_PAGE_SIZES.get(resource.group_resource)),
+            settings=ReflectorSettings(
+                page_size=_PAGE_SIZES.get(resource.group_resource), streams=resource.group_resource in _STREAMED
+            ),
         )
 
     @property
