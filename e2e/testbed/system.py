@@ -196,7 +196,12 @@ def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subp
     command.append(f"--with-parent={os.getpid()}")
     with (cluster.work_dir / "hollow.log").open("a") as log:
         process = subprocess.Popen(
-            [*command, *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
+            [*command, *arguments],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
         )
     assert process.stdout is not None
     try:
