@@ -224,8 +224,10 @@ class PodCosts:
         for uid, started_at in counted.items():
             if (pod := self._pods.get(uid)) is not None and (use := self._use.get(uid)) is not None:
                 measured = _measurement(pod, use, started_at, now, ended=False)
-                before = self._before.get(uid)
-                running[uid] = measured if before is None else replace(measured, recent=recent_share(before, measured))
+                if (before := self._before.get(uid)) is not None:
+                    recent = recent_share(before, measured)
+                    measured = PodMeasurement(use.work, measured.held, measured.life, use.memory, False, recent)
+                running[uid] = measured
         self._before = running
         table = self._kinds.table(((self._pods[uid].kind, measured) for uid, measured in running.items()), now)
         self._published, self.has_news = {key: sums.ended > 0.0 for key, sums in table.items()}, False

@@ -56,8 +56,14 @@ class PodMeasurement:
     @property
     def plausible(self) -> bool:
         """Whether a pod can have been measured so: finite, not negative, not held for longer than it lived."""
-        numbers = (self.work, self.held, self.life, self.memory, self.recent, self.started)
-        return all(map(math.isfinite, numbers)) and min(numbers) >= 0.0 and self.held <= self.life * 1.001 + 1e-3
+        return (
+            0.0 <= self.work < math.inf
+            and 0.0 <= self.held <= self.life * 1.001 + 1e-3
+            and 0.0 <= self.life < math.inf
+            and 0.0 <= self.memory < math.inf
+            and 0.0 <= self.recent < math.inf
+            and 0.0 <= self.started < math.inf
+        )
 
 
 def recent_share(before: PodMeasurement, now: PodMeasurement) -> float:
