@@ -10,6 +10,7 @@ import pytest
 
 from concerto.api.predictivehpa import Pause
 from concerto.autoscaling.schedules import Schedule
+from concerto.controllers.autoscaling import targets
 from support.autoscaling_world import NOW, Clock, World, autoscaling, load, phpa, refuses
 from support.crd_schemas import problems, structural_schema
 
@@ -291,6 +292,24 @@ async def test_an_autoscaler_that_ended_as_it_scaled_to_zero_is_followed_by_one_
             await world.taken.wait()
     world.dies_here.set()
     assert world.scaled == {"web": 0}
+    async with autoscaling(world, clock) as another:
+        another.on_object(None, from_one() | {"status": world.statuses["web"]})
+        for _ in range(4):
+            await synced(another, clock)
+    assert world.scaled == {"web": 4}
+
+
+async def test_a_scale_to_zero_without_an_answer_counts_for_an_autoscaler_that_starts_then(monkeypatch):
+    monkeypatch.setattr(targets, "_WRITE_SECONDS", 0.1)
+    world, clock = World(), Clock()
+    world.metrics, world.dies_here = {"requests": load("4")}, asyncio.Event()
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, annotated(from_one(), paused_replicas="0"))
+        await synced(autoscaler, clock)
+        assert world.condition("web", "AbleToScale") == ("False", "FailedUpdateScale")
+        assert world.condition("web", "ScaledToZero") == ("True", "ScaledToZero")
+        world.dies_here.set()
+    world.dies_here = None
     async with autoscaling(world, clock) as another:
         another.on_object(None, from_one() | {"status": world.statuses["web"]})
         for _ in range(4):

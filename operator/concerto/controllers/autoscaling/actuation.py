@@ -35,7 +35,8 @@ from concerto.controllers.autoscaling.status import (
 )
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, SCALED_TO_ZERO, ObjectEvents, TrackedObject
-from concerto.kube import KubeError, NotFound, Session
+from concerto.kube import ApiError, KubeError, NotFound, Session
+from concerto.kube.confirmed_writes import NotWritten
 from concerto.kube.resources import PREDICTIVE_HPAS
 
 logger = logging.getLogger(__name__)
@@ -223,6 +224,8 @@ class Actuator:
             await self._targets.write(spec.namespace, spec.target.name, scale, decision.replicas)
         except KubeError as error:
             self._events.warning(tracked, "FailedRescale", "Rescaling", f"{new_size}; error: {error}")
+            if decision.replicas == 0 and isinstance(error, ApiError | NotWritten):  # else it may still come to zero
+                tracked.scaled_to_zero = False
             return False, failed("FailedUpdateScale", "update the target scale", str(error))
         self._events.normal(tracked, "SuccessfulRescale", "Rescaling", new_size)
         self._metrics.rescaled(scale.replicas, decision.replicas)
@@ -366,7 +369,9 @@ def _zero(plan: _Plan, outcome: _Outcome) -> tuple[Condition, ...]:
     tracked = plan.observed.tracked
     if tracked.scaled_to_zero and (outcome.written or plan.scale.replicas == 0):
         return (Condition(SCALED_TO_ZERO, "True", SCALED_TO_ZERO, "the HPA controller scaled the workload to zero"),)
-    if not tracked.scaled_to_zero and find_condition(tracked.status.get("conditions"), SCALED_TO_ZERO) is None:
+    if tracked.scaled_to_zero:  # the outcome of the write is unknown
+        return (_SCALES_TO_ZERO,)
+    if find_condition(tracked.status.get("conditions"), SCALED_TO_ZERO) is None:
         return ()
     message = "the HPA controller did not scale the workload to zero"
     return (Condition(SCALED_TO_ZERO, "False", "NotScaledToZero", message),)
