@@ -11,7 +11,10 @@ from concerto_agent.files import parse_pressure, parse_pressure_full
 _MEMORY_TURNS = 5
 """Memory is read at a pod's first reads, then every fifth time: it changes slowly, and its files are the longest.
 
-Of a pod that has not run since, it is not read again: only a task that runs takes more."""
+Of a pod that has not run since, it is read seldom (``_IDLE_MEMORY_TURNS``): few things but a task that runs take more.
+"""
+_IDLE_MEMORY_TURNS = 12 * _MEMORY_TURNS
+"""A pod that does not run takes more by what its sockets receive, and by file pages that another pod makes active."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class _Pod:
         has_run = last is None or last.waited_seconds is None or self.waits or self._content != before
         if last is not None and not has_run and not everything:
             # Most pods are idle at most times. Should a task wait already, its pressure shows that once it has run
-            memory = self._memory_now() if due and self._has_run else None
+            memory = self._memory_now() if due and (self._has_run or self._reads % _IDLE_MEMORY_TURNS == 0) else None
             if memory != last.memory_bytes:
                 self._last = replace(last, memory_bytes=memory)
             return self._last

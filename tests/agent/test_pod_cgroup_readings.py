@@ -118,7 +118,17 @@ def test_the_memory_of_a_pod_is_read_again_once_it_has_run(tmp_path):
 
     assert found(12) == {900.0}
     machine.memory(PATHS[A], 5100, inactive=100)
-    assert found(12) == set(), "only a task that runs takes memory"
+    assert found(12) == set(), "a pod that does not run takes no more, with few exceptions"
     machine.cpu(PATHS[A], 1.5)
     assert found(12) == {5000.0}
     assert found(12) == set()
+
+
+def test_memory_that_an_idle_pod_takes_shows_within_a_minute(tmp_path):
+    """What a socket receives is its pod's, and so are file pages that another pod makes active."""
+    machine, reader = made(tmp_path, "v2")
+    for _ in range(12):
+        reader.read(PATHS)
+    machine.memory(PATHS[A], 5100, inactive=100)
+    found = [reader.read(PATHS)[A].memory_bytes for _ in range(60)]
+    assert [memory for memory in found if memory is not None] == [5000.0]
