@@ -317,6 +317,47 @@ async def test_a_scale_to_zero_without_an_answer_counts_for_an_autoscaler_that_s
     assert world.scaled == {"web": 4}
 
 
+def of_other_target(generation: int) -> dict[str, Any]:
+    made = from_one(scaleTargetRef={"apiVersion": "x.dev/v1", "kind": "Gadget", "name": "other"})
+    return made | {"metadata": made["metadata"] | {"generation": generation}}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_another_target_at_zero_is_left_alone_though_the_one_before_was_scaled_to_zero(restarted):
+    world, clock = World(), Clock()
+    world.metrics, asleep = {"requests": load("4")}, annotated(from_one(), paused_replicas="0")
+    other = of_other_target(generation=2)
+    async with autoscaling(world, clock) as first, autoscaling(world, clock) as second:
+        first.on_object(None, asleep)
+        await synced(first, clock)
+        assert world.scaled == {"web": 0}
+        world.scaled["other"] = 0  # by hand
+        other["status"] = world.statuses["web"]
+        autoscaler = second if restarted else first
+        autoscaler.on_object(None if restarted else asleep, other)
+        for _ in range(3):
+            await synced(autoscaler, clock)
+    assert world.scaled == {"web": 0, "other": 0}
+    assert world.condition("web", "ScalingActive") == ("False", "ScalingDisabled")
+    assert world.condition("web", "ScaledToZero") == ("False", "NotScaledToZero")
+
+
+async def test_a_target_that_comes_while_another_is_scaled_to_zero_is_left_at_zero():
+    world, clock = World(), Clock()
+    world.metrics, world.dies_here = {"requests": load("4")}, asyncio.Event()
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, asleep := annotated(from_one(), paused_replicas="0"))
+        autoscaler.start_due()
+        async with asyncio.timeout(20):
+            await world.taken.wait()
+        world.scaled["other"] = 0  # by hand
+        autoscaler.on_object(asleep, of_other_target(generation=2) | {"status": world.statuses["web"]})
+        world.dies_here.set()
+        for _ in range(4):
+            await synced(autoscaler, clock)
+    assert world.scaled == {"web": 0, "other": 0}
+
+
 async def test_a_target_that_could_not_be_scaled_to_zero_is_not_said_to_be():
     world, clock = World(), Clock()
     world.metrics, world.refuses_scales = {"requests": load("4")}, True

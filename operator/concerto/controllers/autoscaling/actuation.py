@@ -262,7 +262,9 @@ class Actuator:
         if outcome.written:
             before, after = plan.scale.replicas, plan.decision.replicas
             memory = carried_out(memory, plan.bounds, before=before, after=after, now=plan.observed.now)
-            tracked.unconfirmed, tracked.scaled_to_zero = None, after == 0
+            # Meanwhile the object may have got another target
+            of_present_target = tracked.spec is not None and tracked.spec.target == plan.observed.spec.target
+            tracked.unconfirmed, tracked.scaled_to_zero = None, after == 0 and of_present_target
         tracked.state = replace(tracked.state, memory=memory)
 
     def _status(self, plan: _Plan, outcome: _Outcome) -> dict[str, Any]:

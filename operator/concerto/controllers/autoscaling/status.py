@@ -255,8 +255,17 @@ def _since_new(old: Mapping[str, Any] | None, new: Mapping[str, Any], now: float
 def target_digest(spec: PredictiveHPA) -> str:
     """What demand, counted in replicas, is of and relative to: with another, old history means something else."""
     metrics = ";".join(",".join("" if part is None else str(part) for part in m.target_key) for m in spec.metrics)
-    text = f"{spec.target.group},{spec.target.kind},{spec.target.name};{metrics}"
+    text = f"{_target_text(spec)};{metrics}"
     return text if len(text) <= _MAX_TEXT else hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_of_other_target(digest: str, spec: PredictiveHPA) -> bool:
+    """Whether ``target_digest`` gave that for an object with another target; a hash does not show it."""
+    return ";" in digest and not digest.startswith(f"{_target_text(spec)};")
+
+
+def _target_text(spec: PredictiveHPA) -> str:
+    return f"{spec.target.group},{spec.target.kind},{spec.target.name}"
 
 
 def _quantity(milli: int) -> str:

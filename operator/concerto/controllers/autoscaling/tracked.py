@@ -14,7 +14,7 @@ from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.controllers.autoscaling.schedule_windows import ScheduleWindows
 from concerto.controllers.autoscaling.state import State, read_state, write_state
-from concerto.controllers.autoscaling.status import target_digest
+from concerto.controllers.autoscaling.status import is_of_other_target, target_digest
 from concerto.kube import Object
 from concerto.kube.events import EventRecorder
 
@@ -117,7 +117,7 @@ class TrackedObject:
             digest=digest,
             failing_since=failing_since,
             history_condition=loaded,
-            scaled_to_zero=_scaled_to_zero(status),
+            scaled_to_zero=_scaled_to_zero(status, spec),
         )
 
     def update(self, obj: Object) -> bool:
@@ -136,6 +136,8 @@ class TrackedObject:
         spec, state = _parsed(obj, {**status, **write_state(self.state, InitialisationSettings())})
         digest = target_digest(spec) if spec else ""
         self.load_history_after = 0.0
+        if spec is not None and is_of_other_target(status.get("historyOf", ""), spec):
+            self.scaled_to_zero, self.unconfirmed = False, None
         if digest != self.digest:
             state = _without_history(state)
             self.earlier, self.history_condition = None, None
@@ -198,12 +200,14 @@ def _failing_since(status: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _scaled_to_zero(status: Mapping[str, Any]) -> bool:
+def _scaled_to_zero(status: Mapping[str, Any], spec: PredictiveHPA | None) -> bool:
     """Whether the last operator scaled the target to zero, or was about to when it wrote that status.
 
     Replicas in the status do not say so: a preview desires zero, too, and a write that was refused did.
     """
     with contextlib.suppress(*INVALID):
+        if spec is not None and is_of_other_target(status.get("historyOf", ""), spec):
+            return False
         return (find_condition(status.get("conditions"), SCALED_TO_ZERO) or {}).get("status") == "True"
     return False
 
