@@ -121,8 +121,9 @@ class RandomStorage:
         rng = self._rng
         key, values = rng.choice([(HOSTNAME, self._nodes), *[(ZONE, ["a", "b", "c"])] * 3])
         amounts: Object = {"capacity": rng.choice([*_SIZES, "10Gi", "100Gi"])} if rng.random() < 0.9 else {}
-        if rng.random() < 0.3:
-            amounts["maximumVolumeSize"] = rng.choice(_SIZES)
+        # Without capacity, it would end kube-scheduler (docs/scheduling.md, known exceptions)
+        if rng.random() < 0.3 and (size := rng.choice(_SIZES)) and amounts:
+            amounts["maximumVolumeSize"] = size
         if rng.random() < 0.9:
             amounts["nodeTopology"] = {"matchLabels": {key: rng.choice(values)}}
         made = make_object(
