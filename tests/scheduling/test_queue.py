@@ -1,10 +1,8 @@
-import hypothesis.strategies as st
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+import math
 
 from concerto.api.selectors import LabelSelector
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.queue import MAX_FLUSHED, MAX_REGROUPED, Queue, QueueSettings
+from concerto.scheduling.queue import MAX_FLUSHED, MAX_REGROUPED, Queue
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 from support.scheduling_builders import pod
@@ -295,6 +293,31 @@ def test_when_a_cycle_runs_out_of_time_the_next_begins_with_what_it_did_not_look
     assert heads(q) == ["p0", "p1", "p2", "p3", "behind"], "a cycle that had time for all begins with the first"
 
 
+def test_where_events_requeue_more_groups_than_a_cycle_can_look_at_each_has_its_turn():
+    q = queue(*(pod(f"p{i}", requests={"cpu": str(i + 1)}) for i in range(5)), big("behind", priority=-1))
+    looked_at = []
+    for cycle in range(6):
+        heads_now = q.heads(NOW, resume=cycle > 0)
+        for _ in range(2):
+            looked_at.append(next(heads_now).name)
+            q.mark_unschedulable(f"uid-{looked_at[-1]}", Change.CAPACITY, NOW)
+        q.requeue(Change.CAPACITY)
+    assert looked_at == 2 * ["p0", "p1", "p2", "p3", "p4", "behind"]
+
+
+def test_pods_that_have_not_been_grouped_anew_are_work():
+    signatures = PodSignatures()
+    count = MAX_REGROUPED + 1
+    q = queue(*(pod(f"p{i}", labels={"app": str(i)}) for i in range(count)), signatures=signatures)
+    q.mark_unschedulable("uid-p0", Change.CAPACITY, NOW)
+    signatures.add_selector(LabelSelector.from_raw({"matchLabels": {"app": f"{count - 1}"}}))
+    assert f"p{count - 1}" not in heads(q)
+    q.mark_unschedulable("uid-p0", Change.CAPACITY, NOW)
+    assert q.next_ready() == -math.inf
+    assert heads(q) == [f"p{count - 1}"]
+    assert q.next_ready() == NOW + 30
+
+
 def test_a_selector_that_distinguishes_pods_parts_them():
     signatures = PodSignatures()
     q = queue(pod("a", labels={"app": "a"}), pod("b", labels={"app": "b"}), signatures=signatures)
@@ -320,121 +343,6 @@ def test_pods_that_back_off_are_not_marked_with_their_like():
     for each in pods:
         q.remove(each.uid)
     assert len(q) == 0
-
-
-class QueueMachine(RuleBasedStateMachine):
-    """Against a list that is sorted anew each time, for pods of several kinds that come, change, fail and go."""
-
-    kinds = st.sampled_from(["small", "big", "vip"])
-
-    def __init__(self):
-        super().__init__()
-        self.queue = Queue(QueueSettings(flush_seconds=1e9))
-        self.now = NOW
-        self.pods = {}
-        self.arrival = {}
-        self.ready = {}
-        self.parked = {}
-        self.considered = set()
-        self.failed = set()
-        self.count = 0
-
-    def make(self, name, kind, second):
-        over = {"small": {}, "big": {"requests": {"cpu": "2"}}, "vip": {"priority": 5}}[kind]
-        return kind, young(name, second, **over)
-
-    @rule(kind=kinds, second=st.integers(0, 3))
-    def arrive(self, kind, second):
-        self.count += 1
-        name = f"p{self.count}"
-        self.pods[name] = self.make(name, kind, second)
-        self.arrival[name] = self.count
-        self.queue.set(self.pods[name][1])
-
-    @precondition(lambda self: self.pods)
-    @rule(data=st.data(), kind=kinds)
-    def change(self, data, kind):
-        name = data.draw(st.sampled_from(sorted(self.pods)))
-        second = int(self.pods[name][1].created) % 60
-        self.pods[name] = self.make(name, kind, second)
-        self.queue.set(self.pods[name][1])
-        self.tidy()
-
-    @precondition(lambda self: self.pods)
-    @rule(data=st.data())
-    def leave(self, data):
-        name = data.draw(st.sampled_from(sorted(self.pods)))
-        del self.pods[name]
-        self.ready.pop(name, None)
-        self.queue.remove(f"uid-{name}")
-        self.tidy()
-
-    @precondition(lambda self: self.pods)
-    @rule(data=st.data())
-    def fail(self, data):
-        name = data.draw(st.sampled_from(sorted(self.pods)))
-        self.ready[name] = self.queue.retry(f"uid-{name}", self.now)
-        self.tidy()
-
-    @precondition(lambda self: self.pods)
-    @rule(data=st.data(), requeue_on=st.sampled_from([Change.NODE, Change.CAPACITY]), considered=st.booleans())
-    def mark_unschedulable(self, data, requeue_on, considered):
-        """Any pod: a gang's are marked together, whether they are among the heads or not."""
-        list(self.queue.heads(self.now, resume=True))
-        self.ripen()
-        name = data.draw(st.sampled_from(sorted(self.pods)))
-        self.queue.mark_unschedulable(f"uid-{name}", requeue_on, self.now, always_considered=considered)
-        if name not in self.ready:
-            kind = self.pods[name][0]
-            self.failed.add(kind)
-            if kind not in self.parked:
-                self.considered.discard(kind)
-            self.parked.setdefault(kind, requeue_on)
-            self.considered |= {kind} if considered else set()
-
-    @rule(change=st.sampled_from([Change.NODE, Change.CAPACITY]))
-    def wake(self, change):
-        self.queue.requeue(change)
-        self.parked = {kind: by for kind, by in self.parked.items() if by != change}
-
-    @rule()
-    def begin_pass(self):
-        list(self.queue.heads(self.now))
-        self.ripen()
-        self.failed = set()
-
-    @rule(seconds=st.sampled_from([0.5, 3.0]))
-    def wait(self, seconds):
-        self.now += seconds
-
-    def ripen(self):
-        self.ready = {name: at for name, at in self.ready.items() if at > self.now}
-
-    def tidy(self):
-        """A kind of which nobody waits any more is forgotten, parked or not."""
-        waiting = {kind for name, (kind, _) in self.pods.items() if name not in self.ready}
-        self.parked = {kind: by for kind, by in self.parked.items() if kind in waiting}
-        self.failed &= waiting
-
-    @invariant()
-    def heads_are_those_of_the_sorted_list(self):
-        got = [p.name for p in self.queue.heads(self.now, resume=True)]
-        self.ripen()
-        ready = [(name, kind) for name, (kind, _) in self.pods.items() if name not in self.ready]
-        want = [name for name, kind in ready if kind not in self.parked]
-        if want:
-            want += [name for name, kind in ready if kind in self.parked and kind in self.considered]
-
-        def place(name):
-            kind, made = self.pods[name]
-            return kind in self.failed, -made.priority, made.created, self.arrival[name]
-
-        assert got == sorted(want, key=place)
-        assert len(self.queue) == len(self.pods)
-
-
-TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 def test_a_claim_that_changes_requeues_the_pods_that_use_it_and_no_others():

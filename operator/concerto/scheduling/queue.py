@@ -8,6 +8,7 @@ PrioritySort within a namespace (priority, then creation, then arrival); namespa
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -137,13 +138,12 @@ class Queue:
         Args:
             now: seconds.
             limit: pods of one group at most.
-            resume: whether the cycle before ran out of time. Groups that have failed since it began come last then, so
-                that those behind them are looked at, too.
+            resume: whether the cycle before ran out of time. Groups that have failed since the first such cycle began
+                come last then, those that failed last after all others, so that each has its turn.
         """
         self._regroup()
         self._ripen(now)
-        if not resume:
-            self._order.begin_pass()
+        self._order.begin_cycle(resume=resume)
         if len(self._groups) == len(self._unschedulable):
             return iter(())
         return (self._waiting[uid].pod for _, _, uid in self._order.places(limit))
@@ -255,7 +255,12 @@ class Queue:
         self._activate(list(self._unschedulable))
 
     def next_ready(self) -> float | None:
-        """When a pod or group becomes active by the mere passing of time; None if none does."""
+        """When a pod or group becomes active by the mere passing of time; None if none does, or -inf if it may be now.
+
+        Pods that are to be regrouped wait with others for which no node was found, although there may be one for them.
+        """
+        if next(self._of_former_groups(), None) is not None:
+            return -math.inf
         times = [g.unschedulable_since + self._settings.flush_seconds for g in islice(self._unschedulable, 1)
                  if g.unschedulable_since is not None]  # fmt: skip
         while self._backoff and not self._is_backing_off(*self._backoff[0]):
@@ -304,10 +309,12 @@ class Queue:
         A user who makes ever new terms would hold up every cycle otherwise. Those whose turn has not come wait with
         their former group for some cycles more.
         """
-        version = self._signatures.version
-        former = takewhile(lambda waiting: waiting.version != version, self._waiting.values())
-        for waiting in list(islice(former, MAX_REGROUPED)):
+        for waiting in list(islice(self._of_former_groups(), MAX_REGROUPED)):
             self.set(waiting.pod)
+
+    def _of_former_groups(self) -> Iterator[_Waiting]:
+        version = self._signatures.version
+        return takewhile(lambda waiting: waiting.version != version, self._waiting.values())
 
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:

@@ -35,7 +35,7 @@ class PodsAlike:
         unschedulable_since: seconds; None if cycles look at them.
         requeue_on: what could help, once they are unschedulable.
         always_considered: whether cycles look at them although they are unschedulable.
-        failed_in_pass: the pass in which they were found unschedulable last.
+        failed_in_cycle: the cycle in which they were found unschedulable last.
         claims: once they are unschedulable, and volumes may be why.
         listed: the place under which the order has them; None if cycles do not look at them.
         reported: of the pods beyond those that cycles look at, how many have had their turn.
@@ -47,7 +47,7 @@ class PodsAlike:
     unschedulable_since: float | None = None
     requeue_on: Change = Change.NOTHING
     always_considered: bool = False
-    failed_in_pass: int = -1
+    failed_in_cycle: int = -1
     claims: frozenset[ClaimKey] = frozenset()
     listed: Place | None = None
     reported: int = 0
@@ -56,7 +56,9 @@ class PodsAlike:
 class QueueOrder:
     """Groups in order: by priority, namespaces in turn, and in a namespace by the place of the group's first pod.
 
-    Groups that have failed in a pass come after all others until the next pass begins.
+    Groups that have failed in a pass come after all others until the next pass begins: those first that have failed in
+    an earlier cycle. Otherwise, where events requeue more groups than a cycle can look at, the last ones would never be
+    looked at again.
 
     Args:
         group_of: the group of a pod that waits, by its UID.
@@ -64,16 +66,20 @@ class QueueOrder:
 
     def __init__(self, group_of: Callable[[str], PodsAlike]) -> None:
         self._group_of = group_of
-        self._pass = 0
-        self._lanes: dict[tuple[bool, int], dict[str, list[Place]]] = {}  # failed, -priority; namespace; first places
+        self._cycle = 0
+        self._first_of_pass = 0
+        self._lanes: dict[tuple[int, int], dict[str, list[Place]]] = {}  # turn, -priority; namespace; first places
         self._last_namespace: dict[int, str] = {}  # by priority
 
-    def begin_pass(self) -> None:
-        """Groups that have failed are among the others again."""
-        self._pass += 1
-        for failed, priority in [lane for lane in self._lanes if lane[0]]:
-            others = self._lanes.setdefault((False, priority), {})
-            for namespace, places in self._lanes.pop((failed, priority)).items():
+    def begin_cycle(self, *, resume: bool) -> None:
+        """A cycle begins. Unless it resumes the pass, groups that have failed are among the others again."""
+        self._cycle += 1
+        if resume:
+            return
+        self._first_of_pass = self._cycle
+        for turn, priority in [lane for lane in self._lanes if lane[0]]:
+            others = self._lanes.setdefault((0, priority), {})
+            for namespace, places in self._lanes.pop((turn, priority)).items():
                 if namespace in others:
                     _merge(others[namespace], places)
                 else:
@@ -91,7 +97,7 @@ class QueueOrder:
         else:
             self._take_all_out(groups)
         for group in groups:
-            group.failed_in_pass = self._pass
+            group.failed_in_cycle = self._cycle
         self.add(groups)
 
     def update(self, group: PodsAlike) -> None:
@@ -148,9 +154,12 @@ class QueueOrder:
                 heapq.heapreplace(opened, (following, others))
 
     def _lane(self, group: PodsAlike) -> list[Place]:
-        _, priority, namespace, _ = group.key
-        lanes = self._lanes.setdefault((group.failed_in_pass == self._pass, -priority), {})
-        return lanes.setdefault(namespace, [])
+        lanes = self._lanes.setdefault((self._turn(group), -group.key[1]), {})
+        return lanes.setdefault(group.key[2], [])
+
+    def _turn(self, group: PodsAlike) -> int:
+        """0 of a group that has not failed in this pass; the later it has failed, the higher."""
+        return max(0, group.failed_in_cycle - self._first_of_pass + 1)
 
     def _take_out(self, group: PodsAlike) -> None:
         if group.listed is not None:
@@ -174,7 +183,7 @@ class QueueOrder:
         if lane:
             return
         _, priority, namespace, _ = group.key
-        key = (group.failed_in_pass == self._pass, -priority)
+        key = (self._turn(group), -priority)
         del self._lanes[key][namespace]
         if not self._lanes[key]:
             del self._lanes[key]
