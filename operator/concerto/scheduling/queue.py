@@ -190,26 +190,30 @@ class Queue:
             groups[group] = None
         return [self._waiting[group.places[0][2]].pod for group in chosen]
 
-    def is_first(self, uid: str) -> bool:
-        """Whether the pod is the first of its like, and so stands for those that no cycle looks at."""
-        waiting = self._waiting.get(uid)
-        return waiting is not None and waiting.group.places[:1] == [waiting.place]
-
-    def next_beyond(self, uid: str, limit: int, heads: int = MAX_DECISIONS) -> list[PodView]:
-        """Pods like this one that no cycle looks at because so many are before them: so many at a time, in turn.
-
-        What holds for the first of a group holds for all of them.
+    def number_beyond(self, uid: str, heads: int = MAX_DECISIONS) -> int:
+        """How many pods like this one no cycle looks at, because so many are before them.
 
         Args:
-            uid: the first of its like; of any other pod there are none.
+            uid: the first of its like, which stands for them; of any other pod there are 0.
+            heads: how many of the group are before them.
+        """
+        waiting = self._waiting.get(uid)
+        if waiting is None or waiting.group.places[:1] != [waiting.place]:
+            return 0
+        return max(0, len(waiting.group.places) - heads)
+
+    def next_beyond(self, uid: str, limit: int, heads: int = MAX_DECISIONS) -> list[PodView]:
+        """Some of the pods that `number_beyond` counts, in turn. What holds for the first of a group holds for them.
+
+        Args:
+            uid: the first of its like.
             limit: pods at most.
             heads: how many of the group are before them.
         """
-        if not self.is_first(uid):
+        if not (number := self.number_beyond(uid, heads)):
             return []
         group = self._waiting[uid].group
-        beyond = len(group.places) - heads
-        begin = group.reported if group.reported < beyond else 0
+        begin = group.reported if group.reported < number else 0
         group.reported = begin + limit
         places = islice(group.places, heads + begin, heads + begin + limit)
         return [self._waiting[uid].pod for _, _, uid in places]
@@ -259,7 +263,7 @@ class Queue:
 
         Pods that are to be regrouped wait with others for which no node was found, although there may be one for them.
         """
-        if next(self._of_former_groups(), None) is not None:
+        if any(_to_regroup(self._waiting, self._signatures.version)):
             return -math.inf
         times = [g.unschedulable_since + self._settings.flush_seconds for g in islice(self._unschedulable, 1)
                  if g.unschedulable_since is not None]  # fmt: skip
@@ -309,12 +313,8 @@ class Queue:
         A user who makes ever new terms would hold up every cycle otherwise. Those whose turn has not come wait with
         their former group for some cycles more.
         """
-        for waiting in list(islice(self._of_former_groups(), MAX_REGROUPED)):
+        for waiting in list(islice(_to_regroup(self._waiting, self._signatures.version), MAX_REGROUPED)):
             self.set(waiting.pod)
-
-    def _of_former_groups(self) -> Iterator[_Waiting]:
-        version = self._signatures.version
-        return takewhile(lambda waiting: waiting.version != version, self._waiting.values())
 
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:
@@ -361,6 +361,11 @@ def _remove(index: dict[_K, dict[PodsAlike, None]], key: _K, group: PodsAlike) -
     del index[key][group]
     if not index[key]:
         del index[key]
+
+
+def _to_regroup(waiting: Mapping[str, _Waiting], version: int) -> Iterator[_Waiting]:
+    """Pods whose group was computed with other signatures than those of this version: the first ones."""
+    return takewhile(lambda each: each.version != version, waiting.values())
 
 
 def _claims_of(pod: PodView) -> frozenset[ClaimKey]:

@@ -22,11 +22,11 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
-from concerto.scheduling.cycle import MAX_DECISIONS, schedule
+from concerto.scheduling.cycle import schedule
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.gangs.gang import WAITING
 from concerto.scheduling.gangs.recovery import note_unfinished
-from concerto.scheduling.queue_marks import mark_failures
+from concerto.scheduling.queue_marks import mark_failures, next_beyond_heads
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
@@ -154,7 +154,8 @@ class Scheduler:
             elif failure.error is not None and (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
                 logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)
-        self._note_beyond_heads(result)
+        for pod, why in next_beyond_heads(queue, result, _MAX_NOTED):
+            parts.reporter.note(pod, why)
         for key, diagnosis in result.gangs.items():
             parts.group_status.note(key, diagnosis)
             metrics.gangs.labels(_outcome_of_gang(diagnosis)).inc()
@@ -165,22 +166,6 @@ class Scheduler:
             metrics.abstentions.labels(plugin).inc(nodes)
         metrics.decisions.labels("unschedulable").inc(len(result.unschedulable))
         metrics.pending.set(len(queue))
-
-    def _note_beyond_heads(self, result: CycleResult) -> None:
-        """Have pods reported that no cycle looks at, because so many of their like are before them."""
-        queue, reporter = self._parts.pending.queue, self._parts.reporter
-        firsts = [
-            (failure.pod, failure.diagnosis, MAX_DECISIONS)
-            for failure in result.unschedulable
-            if queue.is_first(failure.pod.uid) and not _is_of_gang(failure.pod, result)
-        ]
-        gangs = [(key, diagnosis) for key, diagnosis in result.gangs.items() if diagnosis is not None]
-        for gang, diagnosis in gangs:
-            found = queue.firsts_of_pod_group(gang, max(1, _MAX_NOTED // len(gangs)))
-            firsts += ((pod, diagnosis, 0) for pod in found)
-        for pod, diagnosis, heads in firsts:
-            for alike in queue.next_beyond(pod.uid, max(1, _MAX_NOTED // len(firsts)), heads):
-                reporter.note(alike, diagnosis)
 
 
 def _is_of_gang(pod: PodView, result: CycleResult) -> bool:
