@@ -59,3 +59,18 @@ def test_a_profile_that_is_edited_leaves_the_pods_where_they_are():
     made.remove_pod("uid-p")
     made.apply_profiles()
     assert len(made.queue) == 0
+
+
+def test_a_pod_whose_binding_fails_after_its_profile_has_gone_does_not_join_the_queue():
+    profiles = {"concerto": profile()}
+    made = pending_of(profiles, [pod("p")])
+    made.queue.take("uid-p")
+    del profiles["concerto"]
+    made.on_profile("concerto")
+    made.apply_profiles()
+    made.retry("uid-p")
+    assert len(made.queue) == 0, "each cycle would find it among the heads, and decide nothing"
+    profiles["concerto"] = profile()
+    made.on_profile("concerto")
+    made.apply_profiles()
+    assert "uid-p" in made.queue

@@ -124,7 +124,8 @@ class PendingPods:
 
     def retry(self, uid: str) -> None:
         """A placement of the pod did not come about: it is decided again, after a growing wait."""
-        if (pod := self._pods.get(uid)) is not None:
+        pod = self._pods.get(uid)
+        if pod is not None and pod.scheduler_name in self._profiles:  # it may have gone out of use meanwhile
             self.queue.set(pod)
             self.queue.retry(uid, self._clock())
             self.work.set()
