@@ -78,6 +78,15 @@ async def test_a_higher_priority_is_next_and_each_second_turn_is_that_of_one_tha
     assert later[:1] + later[2:3] + later[4:5] == ["n/low", "n/low2", "n/low3"]
 
 
+async def test_turns_of_a_namespaces_higher_priority_are_not_counted_as_those_of_its_lower_one():
+    keys = Keys()
+    keys.again = {"mixed/high"}
+    keys.priorities["mixed/high"] = 9
+    keys.add("mixed/high", "mixed/low", *(f"crowd/{i}" for i in range(1000)))
+    keys.now += 60
+    assert "mixed/low" in await keys.serve(6)
+
+
 async def test_a_key_that_rests_and_one_whose_priority_changes():
     keys = Keys()
     keys.add("n/a", "n/b")

@@ -88,7 +88,7 @@ class Turns(Generic[_K]):
         self._waiting: OrderedDict[_K, _Waiting[_K]] = OrderedDict()  # by key, the longest not looked at first
         self._lanes: dict[tuple[int, str], _Lane[_K]] = {}
         self._numbers = count()
-        self._served: dict[str, int] = {}  # by namespace, the number of its last turn
+        self._served: dict[tuple[int | None, str], int] = {}  # by priority (None: overdue) and namespace, its last turn
         self._was_overdue = False
         self._not_before: dict[_K, float] = {}
         self._rests: list[tuple[float, int, _K]] = []
@@ -174,11 +174,15 @@ class Turns(Generic[_K]):
     def _next(self, now: float) -> _Waiting[_K] | None:
         due = [waiting for waiting in self._firsts() if waiting.due_at <= now]
         overdue = [waiting for waiting in due if now - waiting.due_at >= self._settings.max_turn_seconds]
-        if not overdue or self._was_overdue:
-            highest = max((waiting.lane.priority for waiting in due), default=0)
-            overdue = [waiting for waiting in due if waiting.lane.priority == highest]
+        if overdue and not self._was_overdue:
+            candidates, turns_of = overdue, None
+        else:
+            turns_of = max((waiting.lane.priority for waiting in due), default=0)
+            candidates = [waiting for waiting in due if waiting.lane.priority == turns_of]
         return min(
-            overdue, key=lambda waiting: (self._served.get(waiting.lane.namespace, 0), waiting.due_at), default=None
+            candidates,
+            key=lambda waiting: (self._served.get((turns_of, waiting.lane.namespace), 0), waiting.due_at),
+            default=None,
         )
 
     def _firsts(self) -> Iterator[_Waiting[_K]]:
@@ -189,12 +193,14 @@ class Turns(Generic[_K]):
             yield lane.heap[0][2]
 
     def _note_turn(self, waiting: _Waiting[_K]) -> None:
-        now, namespace = self._clock(), waiting.lane.namespace
-        self._was_overdue = not self._was_overdue and now - waiting.due_at >= self._settings.max_turn_seconds
-        self._served.pop(namespace, None)
-        self._served[namespace] = next(self._numbers)
-        if len(self._served) > _MAX_PRUNED:
-            del self._served[next(iter(self._served))]
+        waited, lane = self._clock() - waiting.due_at, waiting.lane
+        self._was_overdue = not self._was_overdue and waited >= self._settings.max_turn_seconds
+        # Turns by priority do not count among those that waited for too long: they may be of a higher priority
+        for turn in (lane.priority, None) if self._was_overdue else (lane.priority,):
+            self._served.pop((turn, lane.namespace), None)
+            self._served[turn, lane.namespace] = next(self._numbers)
+            if len(self._served) > _MAX_PRUNED:
+                del self._served[next(iter(self._served))]
 
     def _put(self, key: _K, due_at: float, priority: int) -> None:
         place = priority, self._namespace(key)
