@@ -13,9 +13,15 @@ import pytest
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.binding_load import PipelineSettings
 from concerto.controllers.scheduling.eviction import EvictionSettings, NotNeeded
-from concerto.controllers.scheduling.preemption import PreemptionController, PreemptionSettings
+from concerto.controllers.scheduling.preemption import (
+    MAX_PLACES,
+    PreemptionController,
+    PreemptionSettings,
+    _Remainders,
+)
 from concerto.controllers.scheduling.preemption_writes import Eviction, PreemptionTasks, PreemptionWrites
 from concerto.scheduling.framework import FilterDefaults
+from concerto.scheduling.preemption.search import Remainder
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty, refuses, says
@@ -216,6 +222,26 @@ async def test_candidates_that_are_left_are_remembered_for_five_seconds():
         key = ("concerto", 100, "default", it.cluster.signatures.of(it.cluster.nominations.of_priority(0)["a"][0]))
         assert [each.node for each in it.controller._remainders.of(key, NOW + 4.9).candidates] == ["b"]
         assert not it.controller._remainders.of(key, NOW + 5.0).candidates
+
+
+def test_where_a_search_ended_is_remembered_however_many_other_searches_there_are_meanwhile():
+    remainders = _Remainders(seconds=5.0)
+    mine, other = ("concerto", 0, "mine", 1), ("concerto", 0, "other", 1)
+    remainders.keep(mine, Remainder(next_node="n5"), NOW)
+    remainders.keep(other, Remainder(next_node="n7"), NOW)
+    remainders.of(other, NOW + 60)
+    assert remainders.of(mine, NOW + 60) == Remainder(next_node="n5")
+    remainders.keep(mine, Remainder(), NOW + 61)
+    assert remainders.of(mine, NOW + 61) == Remainder(), "all nodes were looked at"
+
+
+def test_nothing_stays_of_searches_for_pods_that_went():
+    remainders = _Remainders(seconds=5.0)
+    for i in range(MAX_PLACES + 10):
+        remainders.keep(("concerto", 0, "n", i), Remainder(next_node="n5"), NOW + i)
+    remainders.of(("concerto", 0, "n", "next"), NOW + MAX_PLACES + 60)
+    assert not remainders._candidates
+    assert len(remainders._places) == MAX_PLACES
 
 
 async def test_without_its_nomination_stored_nobody_is_evicted():

@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
@@ -21,11 +21,14 @@ from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.preemption import SETTLE_SECONDS, Outcome, Preemption, outcome_without_search
-from concerto.scheduling.preemption.search import NO_REMAINDER, Remainder
+from concerto.scheduling.preemption.search import Remainder
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
+
+MAX_PLACES = 2000
+"""Kinds of pods for which it is remembered where the last search ended."""
 
 _Key = tuple[str, int, str, Hashable]
 """Scheduler name, priority, namespace and signature of pods that are alike."""
@@ -239,18 +242,24 @@ class _Remainders:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._by_key: dict[_Key, tuple[float, Remainder]] = {}
+        self._candidates: dict[_Key, tuple[float, Sequence[Candidate]]] = {}  # and when the first of them was found
+        self._places: dict[_Key, str] = {}  # the node at which the next search begins, the latest last
 
     def of(self, key: _Key, now: float) -> Remainder:
         """Of the last search for the key; of an old one just the place where it ended."""
-        _, last = self._by_key.get(key, (now, NO_REMAINDER))
-        self._by_key = {each: left for each, left in self._by_key.items() if now - left[0] < self._seconds}
-        return last if key in self._by_key else replace(last, candidates=())
+        self._candidates = {each: found for each, found in self._candidates.items() if now - found[0] < self._seconds}
+        _, candidates = self._candidates.get(key, (now, ()))
+        return Remainder(candidates, self._places.get(key, ""))
 
     def keep(self, key: _Key, remainder: Remainder, now: float) -> None:
         """A search has ended, and has left this."""
-        since, _ = self._by_key.get(key, (now, NO_REMAINDER))
-        self._by_key[key] = since, remainder
+        since, _ = self._candidates.get(key, (now, ()))
+        self._candidates[key] = since, remainder.candidates
+        self._places.pop(key, None)
+        if remainder.next_node:
+            self._places[key] = remainder.next_node
+            if len(self._places) > MAX_PLACES:
+                del self._places[next(iter(self._places))]
 
 
 class _CpuTime:
