@@ -271,6 +271,16 @@ def test_a_pod_that_went_while_it_backed_off_hides_nobody_behind_it():
     assert heads(q, at) == ["b"]
 
 
+def test_a_pod_of_a_gang_that_has_backed_off_has_its_gang_looked_at_again():
+    member = {"schedulingGroup": {"podGroupName": "g"}}
+    q = queue(pod("a", **member), pod("b", **member), pod("other"))
+    at = q.retry("uid-a", NOW)
+    q.mark_pod_group(("default", "g"), Change.ENDED, NOW)
+    q.mark_unschedulable("uid-other", Change.ENDED, NOW)
+    assert heads(q) == []
+    assert heads(q, at) == ["a", "b"], "the others may have waited for it, and for what is kept for it"
+
+
 def test_namespaces_of_one_priority_take_turns():
     crowd = [pod(f"c{i}", namespace="crowd") for i in range(4)]
     pods = [*crowd, young("late", 50, namespace="quiet"), young("vip", 55, namespace="quiet", priority=1)]

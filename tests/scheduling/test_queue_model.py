@@ -102,10 +102,13 @@ class SortedQueue:
         for each in list(self.pods.values()):
             if each.version != self.signatures.version:
                 self.set(each.pod)
-        for each in self.pods.values():
-            if each.ready_at is not None and each.ready_at <= now:
-                each.ready_at = None
+        ripe = [each for each in self.pods.values() if each.ready_at is not None and each.ready_at <= now]
+        for each in ripe:
+            each.ready_at = None
         self.tidy()
+        for each in ripe:
+            if each.pod.group:
+                self.states[each.key].since = None
         for state in self.states.values():
             if state.since is not None and state.since + SETTINGS.flush_seconds <= now:
                 state.since = None

@@ -191,12 +191,7 @@ class Queue:
         return [self._waiting[group.places[0][2]].pod for group in chosen]
 
     def number_beyond(self, uid: str, heads: int = MAX_DECISIONS) -> int:
-        """How many pods like this one no cycle looks at, because so many are before them.
-
-        Args:
-            uid: the first of its like, which stands for them; of any other pod there are 0.
-            heads: how many of the group are before them.
-        """
+        """How many pods like this one no cycle looks at, as so many heads are before them; 0 if it is not the first."""
         waiting = self._waiting.get(uid)
         if waiting is None or waiting.group.places[:1] != [waiting.place]:
             return 0
@@ -206,7 +201,7 @@ class Queue:
         """Some of the pods that `number_beyond` counts, in turn. What holds for the first of a group holds for them.
 
         Args:
-            uid: the first of its like.
+            uid: the first of its like, which stands for them.
             limit: pods at most.
             heads: how many of the group are before them.
         """
@@ -322,7 +317,9 @@ class Queue:
             if self._is_backing_off(at, uid):
                 waiting = self._waiting[uid]
                 waiting.ready_at = None
-                self._join(waiting)
+                group = self._join(waiting)
+                # Its gang may have waited for this pod
+                self._activate([group] if group.pod_group and group.unschedulable_since is not None else ())
         latest = now - self._settings.flush_seconds
         due = takewhile(lambda group: (group.unschedulable_since or 0.0) <= latest, self._unschedulable)
         self._activate(list(islice(due, MAX_FLUSHED)))
@@ -331,8 +328,8 @@ class Queue:
         waiting = self._waiting.get(uid)
         return waiting is not None and waiting.ready_at == ready_at
 
-    def _join(self, waiting: _Waiting) -> None:
-        """The pod, which does not back off, waits with its like."""
+    def _join(self, waiting: _Waiting) -> PodsAlike:
+        """The pod, which does not back off, waits with its like, which are returned."""
         key, pod = waiting.group.key, waiting.pod
         if (group := self._groups.get(key)) is None:
             group = self._groups[key] = PodsAlike(key, (pod.namespace, pod.group) if pod.group else None)
@@ -341,6 +338,7 @@ class Queue:
         waiting.group = group
         insort(group.places, waiting.place)
         self._order.update(group)
+        return group
 
     def _leave(self, waiting: _Waiting) -> None:
         """The pod no longer waits with its like."""

@@ -173,6 +173,24 @@ async def test_a_pod_whose_binding_was_refused_goes_first_once_others_of_its_gan
     assert "vip" not in server.bound
 
 
+async def test_a_pod_whose_binding_was_refused_is_bound_though_the_rest_of_its_gang_waits_for_it():
+    server = Server()
+    server.refuses_binding = lambda name: name == "p3"
+    now = [1000.0]
+    async with faulty([server]) as found:
+        made = scheduling(found.session, lambda: now[0])
+        see(made, nodes=[raw_node("n1", cpu="4")], groups=[raw_group("g", 4)])
+        see(made, pods=[raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(6)])
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: len(server.bound) == 3)
+        await eventually(lambda: next(made.parts.pending.queue.heads(now[0]), None) is None)
+        server.refuses_binding = lambda name: False
+        now[0] += 1.0  # the wait after a first refusal
+        made.parts.pending.work.set()
+        await eventually(lambda: "p3" in server.bound)
+        await stopped(running)
+
+
 def record(name: str, *pods: str) -> dict[str, Any]:
     assignments = [Assignment("default", pod, f"uid-{pod}", "n1", "Requests", "", 9.0, pod_group="g") for pod in pods]
     body = build_placement_record("concerto-system", name, assignments)
