@@ -303,6 +303,16 @@ def test_when_a_cycle_runs_out_of_time_the_next_begins_with_what_it_did_not_look
     assert heads(q) == ["p0", "p1", "p2", "p3", "behind"], "a cycle that had time for all begins with the first"
 
 
+def test_once_no_pod_is_left_that_no_cycle_has_looked_at_priority_counts_again():
+    q = queue(pod("high", priority=1))
+    assert heads(q) == ["high"]
+    q.mark_unschedulable("uid-high", Change.CAPACITY, NOW)
+    assert [p.name for p in q.heads(NOW, resume=True)] == []
+    q.set(pod("low"))
+    q.requeue(Change.CAPACITY)
+    assert [p.name for p in q.heads(NOW, resume=True)] == ["high", "low"]
+
+
 def test_where_events_requeue_more_groups_than_a_cycle_can_look_at_each_has_its_turn():
     q = queue(*(pod(f"p{i}", requests={"cpu": str(i + 1)}) for i in range(5)), big("behind", priority=-1))
     looked_at = []

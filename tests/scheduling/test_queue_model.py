@@ -113,9 +113,10 @@ class SortedQueue:
             if state.since is not None and state.since + SETTINGS.flush_seconds <= now:
                 state.since = None
         self.cycle += 1
-        if not resume:
+        is_idle = all(state.since is not None for state in self.states.values())
+        if is_idle or not resume:
             self.pass_began = self.cycle
-        if all(state.since is not None for state in self.states.values()):
+        if is_idle:
             return []
         lanes: dict[tuple[int, int], dict[str, list[Waiting]]] = {}
         for key, state in self.states.items():

@@ -143,8 +143,9 @@ class Queue:
         """
         self._regroup()
         self._ripen(now)
-        self._order.begin_cycle(resume=resume)
-        if len(self._groups) == len(self._unschedulable):
+        is_idle = len(self._groups) == len(self._unschedulable)
+        self._order.begin_cycle(resume=resume and not is_idle)
+        if is_idle:
             return iter(())
         return (self._waiting[uid].pod for _, _, uid in self._order.places(limit))
 

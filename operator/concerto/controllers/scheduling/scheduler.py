@@ -95,6 +95,7 @@ class Scheduler:
             heads = parts.pending.queue.heads(now, resume=out_of_time)
             first, of_postponed = next(heads, None), parts.pending.queue.get(postponed)
             if first is None and of_postponed is None:
+                out_of_time = False  # all that wait have been looked at
                 await parts.pending.wait_for_work(now)
                 continue
             # No await from here to the end of the cycle: it decides on one state of the cluster
