@@ -21,6 +21,7 @@ class Keys:
         self.gone = set()
         self.order = []
         self.again = set()
+        self.tidied = 0
         self.turns = Turns(
             TurnSettings(**settings),
             lambda: self.now,
@@ -41,11 +42,14 @@ class Keys:
         if len(self.order) == self.limit:
             await asyncio.Event().wait()
 
+    def tidy(self):
+        self.tidied += 1
+
     async def serve(self, turns):
         """The keys that have had so many turns."""
         self.order.clear()
         self.limit = turns
-        running = asyncio.create_task(self.turns.serve(self.search, lambda: None))
+        running = asyncio.create_task(self.turns.serve(self.search, self.tidy))
         await eventually(lambda: len(self.order) >= turns)
         running.cancel()
         return list(self.order)
@@ -115,6 +119,14 @@ async def test_nothing_stays_of_keys_that_need_no_turn():
         keys.turns._prune()
     assert len(keys.turns) == 0
     assert not any((keys.turns._idle, keys.turns._not_before, keys.turns._rests, keys.turns._lanes))
+
+
+async def test_the_searches_own_memory_is_tidied_however_many_keys_are_due():
+    keys = Keys()
+    keys.again = {"n/a"}
+    keys.add("n/a")
+    await keys.serve(10)  # a second each
+    assert keys.tidied >= 10
 
 
 async def test_keys_that_come_and_go_while_an_older_one_rests_do_not_pile_up():

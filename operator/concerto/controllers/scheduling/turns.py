@@ -143,19 +143,20 @@ class Turns(Generic[_K]):
         found = self._next(self._clock())
         return None if found is None else found.key
 
-    async def serve(self, search: Callable[[_K], Awaitable[None]], before_wait: Callable[[], None]) -> None:
+    async def serve(self, search: Callable[[_K], Awaitable[None]], tidy: Callable[[], None]) -> None:
         """Give each key its turn until cancelled.
 
         Args:
             search: what is done in a turn; the key does not wait any more then. Its exceptions are logged.
-            before_wait: called each time that no key is due.
+            tidy: called once a second while keys are due, and each time that none is: forgets what is not needed.
         """
         passed_over = 0
         while True:
-            self._prune()
+            if self._prune():
+                tidy()
             waiting = self._next(self._clock())
             if waiting is None:
-                before_wait()
+                tidy()
                 await self._wait()
                 continue
             self._drop(waiting.key)
@@ -220,15 +221,15 @@ class Turns(Generic[_K]):
         if not lane.size:
             del self._lanes[lane.priority, lane.namespace]
 
-    def _prune(self) -> None:
-        """Forget some of the keys that need no turn any more."""
+    def _prune(self) -> bool:
+        """Forget some of the keys that need no turn any more; False if it is too early for that."""
         now = self._clock()
         while self._rests and self._rests[0][0] <= now:
             until, _, key = heapq.heappop(self._rests)
             if self._not_before.get(key) == until:
                 del self._not_before[key]
         if now - self._pruned_at < _PRUNE_SECONDS:
-            return
+            return False
         self._pruned_at = now
         for key in list(islice(self._waiting, _MAX_PRUNED)):
             if self._still_waits(key):
@@ -240,6 +241,7 @@ class Turns(Generic[_K]):
                 self._idle.move_to_end(key)
             else:
                 del self._idle[key]
+        return True
 
     async def _wait(self) -> None:
         """Return when a key may be due."""
