@@ -91,11 +91,14 @@ def schedule(
     unfinished = cycle.gangs.unfinished()
     heads = cycle.drain.first(heads if resume else larger_first(cluster, heads, parked), profiles, now)
     heads = cycle.gangs.with_holder(heads if postponed is None else chain((postponed,), heads))
+    most = MAX_UNSCHEDULABLE
     for looked_at, pod in enumerate(chain(unfinished, heads)):
+        if looked_at == len(unfinished):
+            most += len(cycle.result.unschedulable)  # these go first in each cycle: all others would wait for them
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
             break
-        if looked_at and (cycle.is_out_of_time(1.0) or len(cycle.result.unschedulable) >= MAX_UNSCHEDULABLE):
+        if looked_at and (cycle.is_out_of_time(1.0) or len(cycle.result.unschedulable) >= most):
             cycle.result.has_more = cycle.result.out_of_time = True
             break
         if looked_at >= len(unfinished):

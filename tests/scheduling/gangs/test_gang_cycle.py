@@ -475,6 +475,17 @@ def test_a_cycle_ends_once_it_has_found_no_nodes_for_so_many_pods_of_gangs():
     assert found[0] | found[1] == set(names)
 
 
+def test_gangs_that_go_first_take_no_part_of_what_a_cycle_may_find_no_nodes_for():
+    cluster = nodes("a", "b")
+    for name in (f"g{i}" for i in range(MAX_UNSCHEDULABLE // MAX_PODS)):
+        bound, *rest = members(MAX_PODS + 1, name)
+        seen(cluster, group(name, 2), member(bound.name, name, nodeName="b"), *rest)
+        cluster.pod_groups.must_finish(("default", name), rest[0].uid, "b")
+    result = decide(cluster, [pod("other")], ready=lambda uid: uid == "uid-other")
+    assert len(result.unschedulable) == MAX_UNSCHEDULABLE
+    assert placed(result) == {"other": "a"}
+
+
 def test_an_error_over_one_pod_costs_its_gang_and_nobody_else(monkeypatch):
     cluster = nodes("a")
     pods = seen(cluster, group("g", 2), member("bad", labels={"bad": "y"}), member("good"))
