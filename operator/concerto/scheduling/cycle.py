@@ -174,8 +174,7 @@ class Cycle:
         profile = self._profiles.get(pod.scheduler_name)
         if profile is None or not pod.waiting or self._cluster.is_placed(pod.uid) or self.gangs.has_looked_at(pod):
             return
-        gang = self.gangs.of(pod)
-        if gang is None:
+        if (gang := self.gangs.of(pod)) is None:
             if (failure := self._look_at_one(pod, profile)) is not None:
                 self._report(pod, failure, profile)
         elif isinstance(gang, NotReady):
@@ -241,10 +240,9 @@ class Cycle:
         try:
             alike = self.gangs.alike(gang)
         except Exception as error:
-            self._report_gang(gang, diagnose_gang(gang, diagnose_error(self._cluster, error), 0), error)
+            self._report_gang(gang, diagnose_gang(gang, [diagnose_error(self._cluster, error)], 0), error)
             return True
-        diagnosis = self.gangs.hopeless.get(alike)
-        if diagnosis is not None:
+        if (diagnosis := self.gangs.hopeless.get(alike)) is not None:
             self._report_gang(gang, diagnosis)
             return True
         trial = Trial(self._cluster, self._now)
@@ -260,7 +258,7 @@ class Cycle:
                 self._report(pod, failure, profile)
             return True
         first = failures[0][1] if failures else Failure(gang, diagnose_lack_of_time(self._cluster, gang.key))
-        diagnosis = diagnose_gang(gang, first.diagnosis, len(trial))
+        diagnosis = diagnose_gang(gang, [each.diagnosis for _, each in failures] or [first.diagnosis], len(trial))
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
             if self._hold_room_to_come(gang, profile, trial):
                 if self.is_out_of_time(1.0):
@@ -335,8 +333,7 @@ class Cycle:
 
     def _is_hopeless(self, alike: Hashable) -> bool:
         """Whether such a pod has found no node in this cycle, and no placement since can have helped it."""
-        failure = self._failed.get(alike)
-        if failure is None:
+        if (failure := self._failed.get(alike)) is None:
             return False
         evaluation = failure.evaluation
         if evaluation is None or not evaluation.may_grow:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
@@ -116,16 +117,17 @@ def diagnose_lack_of_time(cluster: ClusterState, gang: GroupKey) -> Diagnosis:
     )
 
 
-def diagnose_gang(gang: Gang, first: Diagnosis, placed: int) -> Diagnosis:
-    """The diagnosis of the pods of a gang.
+def diagnose_gang(gang: Gang, failures: Sequence[Diagnosis], placed: int) -> Diagnosis:
+    """The diagnosis of the pods of a gang: that of the first one, which is requeued by what may help any of them.
 
     Args:
         gang: the gang.
-        first: of the first of its pods that found no node.
+        failures: of its pods that found no node; at least one.
         placed: pods that found nodes.
     """
     text = f"PodGroup {gang.key[1]} needs {gang.needed} more pods at once, and only {placed} found nodes."
-    return replace(first, gang=gang.key, addition=text)
+    requeue_on = reduce(or_, (failure.requeue_on for failure in failures))
+    return replace(failures[0], gang=gang.key, addition=text, requeue_on=requeue_on)
 
 
 def diagnose_held(diagnosis: Diagnosis) -> Diagnosis:

@@ -475,6 +475,15 @@ def test_a_cycle_ends_once_it_has_found_no_nodes_for_so_many_pods_of_gangs():
     assert found[0] | found[1] == set(names)
 
 
+def test_a_gang_of_more_pods_than_it_needs_is_requeued_by_what_helps_any_of_them():
+    cluster = nodes("a")
+    largest = member("elsewhere", nodeSelector={"kubernetes.io/hostname": "b"}, requests={"cpu": "3500m"})
+    pods = seen(cluster, group("g", 2), largest, *members(2, requests={"cpu": "3"}))
+    found = decide(cluster, pods).gangs[KEY]
+    assert "1 node(s) didn't match Pod's node affinity/selector" in found.message
+    assert found.requeue_on == Change.NODE | Change.ENDED
+
+
 def test_gangs_that_go_first_take_no_part_of_what_a_cycle_may_find_no_nodes_for():
     cluster = nodes("a", "b")
     for name in (f"g{i}" for i in range(MAX_UNSCHEDULABLE // MAX_PODS)):
