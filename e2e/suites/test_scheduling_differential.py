@@ -138,6 +138,8 @@ def compare(world: World, cluster: ClusterState, pod: Object, kube: Answer) -> l
         and not (plugin not in own.scores and len({*scores.values()}) == 1)
         # kube-scheduler leaves the pod-level requests of the pod out of this score alone
         and not (plugin == "NodeResourcesFit" and "resources" in pod["spec"])
+        # kube-scheduler counts the nodes that have an image as of the last change of the node that it scores
+        and not (plugin == "ImageLocality" and world.images_moved)
     ]
 
 

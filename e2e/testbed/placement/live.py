@@ -206,7 +206,8 @@ class LiveScenario:
         self.world.workloads = await _all(self._create_spreading(body) for body in self._found.workloads)
         pods = await _all(self._create_running(pod) for pod in self._found.running)
         self.world.pods = [pod for pod in pods if pod is not None]
-        self.world.nominated = await _all(self._create_nominated(pod) for pod in self._found.nominated)
+        nominated = await _all(self._create_nominated(pod) for pod in self._found.nominated)
+        self.world.nominated = [pod for pod in nominated if pod is not None]
         self.world.budgets = await _all(self._create_budget(budget) for budget in self._found.budgets)
         self.world.storage = self._storage.objects
 
@@ -273,9 +274,13 @@ class LiveScenario:
         resource = _OF_SPREADING[body["kind"]]
         return {**await self._session.create(resource.path(body["metadata"]["namespace"]), body), "kind": body["kind"]}
 
-    async def _create_nominated(self, body: Object) -> Object:
+    async def _create_nominated(self, body: Object) -> Object | None:
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
-        await self._session.create(PODS.path(namespace), body)
+        try:
+            await self._session.create(PODS.path(namespace), body)
+        except Invalid:
+            self.refused += 1
+            return None
         return await self._session.patch(PODS.path(namespace, name, "status"), {"status": body["status"]})
 
     async def _change(self, change: Change) -> None:

@@ -36,6 +36,7 @@ class World:
         nominated: pods on no node that are nominated for one.
         services: Services.
         workloads: ReplicationControllers, ReplicaSets and StatefulSets.
+        images_moved: whether a node has got or lost images, or gone, since the world began.
     """
 
     nodes: dict[str, Object]
@@ -46,6 +47,7 @@ class World:
     nominated: list[Object] = field(default_factory=list)
     services: list[Object] = field(default_factory=list)
     workloads: list[Object] = field(default_factory=list)
+    images_moved: bool = False
 
     def pod(self, name: str) -> Object | None:
         """The pod of that name that is on a node; None without one."""
@@ -54,6 +56,7 @@ class World:
     def put(self, kind: str, name: str, latest: Object | None) -> None:
         """A Node or Pod that was there has changed, or is gone (None)."""
         if kind == "Node":
+            self.images_moved |= _images(self.nodes[name]) != _images(latest or {})
             others = {n: node for n, node in self.nodes.items() if n != name}
             self.nodes = others if latest is None else {**others, name: latest}
         else:
@@ -233,6 +236,10 @@ def _holds(expression: Object, value: str | None) -> bool:
 def _is_empty(selector: Object | None, own: Labels) -> bool:
     """A constraint whose selector is empty counts no pods (kubernetes/kubernetes, ``countPodsMatchSelector``)."""
     return not own and not any((selector or {}).get(part) for part in ("matchLabels", "matchExpressions"))
+
+
+def _images(node: Object) -> object:
+    return node.get("status", {}).get("images") or []
 
 
 def _runs(pod: Object) -> bool:

@@ -145,6 +145,9 @@ class _RandomScenario:
         pod = RandomPod(rng, name, self._names)
         pod.ask(rng.choice([1, 2]), running=True)
         pod.spec["schedulingGates"] = [{"name": "example.com/wait"}]
+        # kube-scheduler does not always look at it (docs/scheduling.md, known exceptions)
+        anti_affinity = pod.spec.get("affinity", {}).get("podAntiAffinity", {})
+        anti_affinity.pop("requiredDuringSchedulingIgnoredDuringExecution", None)
         if priority := rng.choice(["", "", "placeholder", "low"]):
             pod.spec["priorityClassName"] = priority
         self.made.nominated.append({**pod.body, "status": {"nominatedNodeName": rng.choice(self._names)}})
