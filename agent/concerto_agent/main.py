@@ -232,7 +232,7 @@ async def _limits(kubeconfig: str | None, node_name: str, within_seconds: float)
 
 
 def _keep_tls_buffers_small() -> None:
-    """Of each TLS connection asyncio keeps a buffer, of 256 KiB unless told otherwise, and makes another at each read.
+    """Asyncio keeps a buffer of 256 KiB for each TLS connection, by default, and makes another at each read.
 
     An agent has five connections, on which little comes: a larger answer is read in several pieces.
     """

@@ -109,24 +109,24 @@ def _pins(counts: PinCounts | None) -> Iterator[Metric]:
         counts.pods if counts else {},
         "state",
     )
-    yield Metric(
-        "concerto_agent_cpuset_repairs_total",
-        "counter",
-        "Pods whose cpusets another program had changed, and that were set again.",
-        {NO_LABEL: counts.repairs} if counts else {},
-    )
-    yield Metric(
-        "concerto_agent_late_pins_total",
-        "counter",
-        "Pods whose containers ran on other CPUs when their PodCPUBinding came.",
-        {NO_LABEL: counts.late} if counts else {},
-    )
-    yield Metric(
-        "concerto_agent_nri_registrations_total",
-        "counter",
-        "Times that the container runtime took the agent as a plugin of NRI.",
-        {NO_LABEL: counts.registrations} if counts else {},
-    )
+    for name, text, count in (
+        (
+            "cpuset_repairs",
+            "Pods whose cpusets another program had changed, and that were set again.",
+            counts.repairs if counts else None,
+        ),
+        (
+            "late_pins",
+            "Pods whose containers ran on other CPUs when their PodCPUBinding came.",
+            counts.late if counts else None,
+        ),
+        (
+            "nri_registrations",
+            "Times that the container runtime took the agent as a plugin of NRI.",
+            counts.registrations if counts else None,
+        ),
+    ):
+        yield Metric(f"concerto_agent_{name}_total", "counter", text, {} if count is None else {NO_LABEL: count})
     yield Metric(
         "concerto_agent_nri_containers_total",
         "counter",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,6 +51,28 @@ async def create_all(session: Session, bodies: Iterable[dict[str, Any]]) -> None
 async def make_namespace(session: Session, name: str) -> None:
     """Make a namespace for the pods of one measurement."""
     await session.create(NAMESPACES.path(), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+async def wait_for_phase(session: Session, path: str, phase: str, seconds: float, *, pause_seconds: float) -> None:
+    """Wait until all pods of a collection are in the phase.
+
+    An API server heeds ``limit`` only without ``resourceVersion=0``: with it, each look would take all that are left.
+
+    Args:
+        session: the way to the API server.
+        path: of the collection.
+        phase: that of the pods' status.
+        seconds: how long that may take.
+        pause_seconds: between two looks.
+
+    Raises:
+        TimeoutError: some are not in time.
+    """
+    params, began = {"fieldSelector": f"status.phase!={phase}", "limit": "1"}, time.monotonic()
+    while (await session.get(path, params=params, timeout_seconds=60))["items"]:
+        if time.monotonic() - began > seconds:
+            raise TimeoutError(f"pods are left that are not {phase} after {seconds:.0f} s")
+        await asyncio.sleep(pause_seconds)
 
 
 async def remove(session: Session, namespace: str) -> None:

@@ -14,7 +14,7 @@ from concerto.api.timestamps import parse_timestamp
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import PODS
 from e2e.bench.bound import bound_times
-from e2e.bench.pods import create_pods, make_namespace, pod, remove
+from e2e.bench.pods import create_pods, make_namespace, pod, remove, wait_for_phase
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.processes import cpu_seconds, operator_process, rss_mib
 from e2e.testbed.recorder import Recorder
@@ -88,11 +88,7 @@ async def _run_through(
         await make_namespace(session, namespace)
         began = time.monotonic()
         await create_pods(session, namespace, scheduler, pods)
-        params = {"fieldSelector": "status.phase!=Succeeded", "limit": "1", "resourceVersion": "0"}
-        while (await session.get(PODS.path(namespace), params=params))["items"]:
-            if time.monotonic() - began > 400:
-                raise TimeoutError("pods are left that have not succeeded after 400 s")
-            await asyncio.sleep(0.2)
+        await wait_for_phase(session, PODS.path(namespace), "Succeeded", 400, pause_seconds=0.2)
         took = time.monotonic() - began
         listed = await session.list(PODS.path(namespace))
         ends = [p["status"]["containerStatuses"][0]["state"]["terminated"] for p in listed["items"]]
@@ -183,12 +179,7 @@ async def _run_services(control_plane: LocalControlPlane, namespace: str, nodes:
 
         names = [(f"s-{index:05d}", f"hollow-{index % nodes:04d}") for index in range(nodes * _PODS_A_NODE)]
         await asyncio.gather(*(create(*each) for each in names))
-        began = time.monotonic()
-        params = {"fieldSelector": "status.phase!=Running", "limit": "1", "resourceVersion": "0"}
-        while (await session.get(PODS.path(namespace), params=params))["items"]:
-            if time.monotonic() - began > 400:
-                raise TimeoutError("pods are left that do not run after 400 s")
-            await asyncio.sleep(0.5)
+        await wait_for_phase(session, PODS.path(namespace), "Running", 400, pause_seconds=0.5)
         return len(names)
 
 

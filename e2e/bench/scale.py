@@ -21,6 +21,7 @@ from concerto.kube.resources import LEASES, PODS, REPLICA_SETS
 from e2e.bench import scale_pods
 from e2e.bench.bound import BoundTimes, bound_times
 from e2e.bench.cores import cores_used, in_words
+from e2e.bench.pods import wait_for_phase
 from e2e.bench.profile import Profiler
 from e2e.bench.running import telemetry_writes
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
@@ -165,12 +166,8 @@ async def _make_lease_and_owners(kubeconfig: Path) -> None:
 
 async def _all_running(kubeconfig: Path, say: Say) -> None:
     async with await Session.open(ClusterConfig.from_kubeconfig(kubeconfig)) as session:
-        params = {"fieldSelector": "status.phase!=Running", "limit": "1"}
         began = time.monotonic()
-        while (await session.get(PODS.path(), params=params, timeout_seconds=60))["items"]:
-            if time.monotonic() - began > 1800:
-                raise TimeoutError("pods are left that do not run after half an hour")
-            await asyncio.sleep(2)
+        await wait_for_phase(session, PODS.path(), "Running", 1800, pause_seconds=2)
         say(f"  all of them run, {time.monotonic() - began:.0f} s later")
 
 

@@ -4,7 +4,7 @@ Requests beyond the rate wait. Addresses take turns, and the connections of one 
 whose last request went through longest ago. So a client that asks without pause waits for its own requests, also where
 it shares its address with others.
 
-An address or connection that is new counts as if it had its last turn when its request came: whoever comes from ever
+An address or connection that is new counts as if it had its last turn when its request came: a client that uses ever
 new ones gains nothing by it. Nor does one gain much that has been silent for long (``max_lead``): a request waits for
 those that came before it, and for few that came later.
 """
