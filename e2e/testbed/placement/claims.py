@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,20 +79,35 @@ class Storage:
         possible = allowed and self._has_room(claim, storage_class, node)
         return set() if possible else {"no volume can be made for a claim"}
 
+    def scores_of_room(self, pod: Object, node: Object) -> set[int]:
+        """Percent that would stay free of each CSIStorageCapacity with room for the one volume that the pod needs made.
+
+        kube-scheduler uses the first of them in the order of a map. A pod that needs more volumes made has no score.
+        """
+        waiting = [claim for claim in self._claims(pod) if claim is not None and not claim["spec"].get("volumeName")]
+        if len(waiting) != 1:
+            return set()
+        size = amount(waiting[0]["spec"]["resources"]["requests"]["storage"])
+        found = (amount(each.get("capacity") or "0") for each in self._with_room(waiting[0], node))
+        return {100 - math.floor(size * 100 / total) if 0 < total >= size else 0 for total in found}
+
     def _has_room(self, claim: Object, storage_class: Object, node: Object) -> bool:
         """Whether the driver publishes that it can make such a volume for the node, if it publishes that at all."""
         driver = self._of.get(("CSIDriver", "", storage_class["provisioner"]), {"spec": {}})
-        if not driver["spec"].get("storageCapacity"):
-            return True
+        return not driver["spec"].get("storageCapacity") or bool(self._with_room(claim, node))
+
+    def _with_room(self, claim: Object, node: Object) -> list[Object]:
+        """The CSIStorageCapacities of the claim's class by which such a volume can be made for the node."""
         size = amount(claim["spec"]["resources"]["requests"]["storage"])
         labels = node["metadata"]["labels"]
-        return any(
-            each["storageClassName"] == storage_class["metadata"]["name"]
+        return [
+            each
+            for each in self._all("CSIStorageCapacity")
+            if each["storageClassName"] == claim["spec"]["storageClassName"]
             and "nodeTopology" in each
             and (each["nodeTopology"].get("matchLabels") or {}).items() <= labels.items()
             and amount(each.get("maximumVolumeSize") or each.get("capacity") or "0") >= size
-            for each in self._all("CSIStorageCapacity")
-        )
+        ]
 
     def _volume_of(self, claim: Object) -> Object | None:
         return self._of.get(("PersistentVolume", "", claim["spec"].get("volumeName", "")))

@@ -84,9 +84,23 @@ class World:
             found |= beside._broken_without_nominated(pod, name)
         return found
 
+    def differ_by_capacity(self, pod: Object, one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+        """Whether two scores VolumeBinding, by node, differ at most by the CSIStorageCapacity that counts.
+
+        On each node they are equal, or each is the score by a CSIStorageCapacity that has room for the pod there.
+        """
+        storage = self._storage()
+        return one.keys() == other.keys() and all(
+            one[name] == score or {one[name], score} <= storage.scores_of_room(pod, self.nodes[name])
+            for name, score in other.items()
+        )
+
+    def _storage(self) -> Storage:
+        # A pod whose Node is gone uses nothing (kubernetes/kubernetes, ``RemoveNode`` of the scheduler's cache)
+        return Storage(self.storage, [p for p in self.pods if _runs(p) and p["spec"].get("nodeName") in self.nodes])
+
     def _broken_without_nominated(self, pod: Object, name: str) -> set[str]:
-        storage = Storage(self.storage, [p for p in self.pods if _runs(p)])
-        return self._broken_on(pod, self.nodes[name]) | storage.broken(pod, self.nodes[name])
+        return self._broken_on(pod, self.nodes[name]) | self._storage().broken(pod, self.nodes[name])
 
     def _broken_on(self, pod: Object, node: Object) -> set[str]:
         there = self.on(node["metadata"]["name"])

@@ -128,3 +128,19 @@ def test_a_claim_for_one_pod_that_two_use_is_free_when_both_have_gone():
     assert plugin.check(state, every).tolist() == [0, 0]
     plugin.add_pod(state, first, 0)
     assert plugin.check(state, every).tolist() == [2, 2]
+
+
+def test_a_pod_uses_its_claims_only_while_its_node_is_there():
+    there = [pod("there", nodeName="n1", **mounts("data")), pod("other", nodeName="never", **mounts("logs"))]
+    one_pod = [claim(name, accessModes=["ReadWriteOncePod"]) for name in ("data", "logs")]
+    cluster = store(cluster_state(NODES, there), *one_pod)
+
+    def refused(name):
+        return set(reasons(VolumeRestrictions(), query(cluster, pod("new", **mounts(name)))))
+
+    assert refused("data") == {VolumeRestrictions.refusals[1]}
+    assert refused("logs") == set()
+    cluster.remove_node("n1")
+    assert refused("data") == set()
+    cluster.set_node(node("n1"))
+    assert refused("data") == {VolumeRestrictions.refusals[1]}

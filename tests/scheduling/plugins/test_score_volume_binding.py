@@ -30,6 +30,10 @@ CASES = {
         [FAST, DRIVER, made(size="1Gi"), on("a", "10Gi", maximumVolumeSize="2Gi")],
         {"a": 90, "b": 0, "c": 0},
     ),
+    "of several capacities, by that of the largest volume": (
+        [FAST, DRIVER, made(size="1Gi"), on("a", "4Gi"), on("a", "100Gi", maximumVolumeSize="2Gi"), on("b", "1Gi")],
+        {"a": 75, "b": 0, "c": 0},
+    ),
     "more than there is": ([FAST, DRIVER, made(size="3Gi"), on("a", "2Gi")], {"a": 0, "b": 0, "c": 0}),
     "nothing is known of the room": ([FAST, csi_driver(), made(), on("a", "4Gi")], {}),
     "a claim that is bound takes nothing more": (
@@ -59,3 +63,10 @@ def test_an_existing_volume_on_the_node_counts_alone():
     storage = [FAST, DRIVER, made("x"), on("a", "10Gi"), storage_class(), claim("y"), volume("v", on="a", size="2Gi")]
     cluster = store(cluster_state(NODES), *storage)
     assert scores(VolumeBinding(), query(cluster, pod("p", **mounts("x", "y"))))["a"] == 50
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_capacities_for_equally_large_volumes_that_with_the_most_room_counts_whichever_came_first(order):
+    rooms = [on("a", size, maximumVolumeSize="2Gi") for size in ("10Gi", "2Gi")]
+    cluster = store(cluster_state(NODES), FAST, DRIVER, made(size="1Gi"), *rooms[::order])
+    assert scores(VolumeBinding(), query(cluster, pod("p", **mounts("data"))))["a"] == 90

@@ -156,10 +156,11 @@ def test_a_pod_that_is_gone_holds_nothing():
 def test_claims_in_use(shared):
     claims = mounts("data") if shared else mounts(ephemeral=["data"])
     cluster = cluster_with(pods=[pod("p", nodeName="n1", **claims)])
-    users = cluster.volumes.use.users
-    assert users.number_of_pods(DATA) == shared, "a claim that belongs to one pod is no other pod's"
+    users, exists = cluster.volumes.use.users, cluster.nodes.exists
+    assert users.number_of_pods(DATA, exists) == shared, "a claim that belongs to one pod is no other pod's"
+    assert users.number_of_pods(DATA, ~exists) == 0
     cluster.remove_pod("uid-p")
-    assert users.number_of_pods(DATA) == 0
+    assert users.number_of_pods(DATA, exists) == 0
 
 
 def test_room_for_new_volumes_follows_capacities_and_labels_of_nodes():

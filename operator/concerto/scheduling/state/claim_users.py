@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
+from typing import TypeVar
 
 import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.pod_volumes import Disk, DiskKey
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.state.columns import Ints
+from concerto.scheduling.state.columns import Bools, Ints
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class ClaimUsers:
@@ -17,7 +21,7 @@ class ClaimUsers:
 
     def __init__(self) -> None:
         self._claims: dict[ClaimKey, Counter[int]] = {}
-        self._named: Counter[ClaimKey] = Counter()
+        self._named: dict[ClaimKey, Counter[int]] = {}  # without the claims of ephemeral volumes
         self._disks: dict[DiskKey, dict[Disk, Counter[int]]] = {}
 
     def rows_of(self, claim: ClaimKey) -> tuple[int, ...]:
@@ -28,9 +32,9 @@ class ClaimUsers:
         """All claims that a pod on a node uses."""
         return list(self._claims)
 
-    def number_of_pods(self, claim: ClaimKey) -> int:
-        """How many pods on nodes name the claim in their volumes."""
-        return self._named[claim]
+    def number_of_pods(self, claim: ClaimKey, counted: Bools) -> int:
+        """How many pods name the claim in their volumes, on the rows that are counted."""
+        return sum(number for row, number in self._named.get(claim, Counter()).items() if counted[row])
 
     def rows_in_conflict(self, disk: Disk) -> Ints:
         """The rows with a pod whose disk a node cannot have beside this one."""
@@ -42,31 +46,34 @@ class ClaimUsers:
         """The pod's claims and disks are in use on the row."""
         for claim in pod.volumes.claims:
             key = ClaimKey(pod.namespace, claim.name)
-            self._claims.setdefault(key, Counter())[row] += 1
-            self._named[key] += not claim.ephemeral
+            _count(self._claims, key, row)
+            if not claim.ephemeral:
+                _count(self._named, key, row)
         for disk in pod.volumes.disks:
-            self._disks.setdefault(disk.key, {}).setdefault(disk, Counter())[row] += 1
+            _count(self._disks.setdefault(disk.key, {}), disk, row)
 
     def remove_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are no longer in use on the row."""
         for claim in pod.volumes.claims:
             key = ClaimKey(pod.namespace, claim.name)
-            rows = self._claims[key]
-            rows[row] -= 1
-            if not rows[row]:
-                del rows[row]
-            if not rows:
-                del self._claims[key]
-            self._named[key] -= not claim.ephemeral
-            if not self._named[key]:
-                del self._named[key]
+            _uncount(self._claims, key, row)
+            if not claim.ephemeral:
+                _uncount(self._named, key, row)
         for disk in pod.volumes.disks:
             alike = self._disks[disk.key]
-            users = alike[disk]
-            users[row] -= 1
-            if not users[row]:
-                del users[row]
-            if not users:
-                del alike[disk]
+            _uncount(alike, disk, row)
             if not alike:
                 del self._disks[disk.key]
+
+
+def _count(table: dict[_Key, Counter[int]], key: _Key, row: int) -> None:
+    table.setdefault(key, Counter())[row] += 1
+
+
+def _uncount(table: dict[_Key, Counter[int]], key: _Key, row: int) -> None:
+    rows = table[key]
+    rows[row] -= 1
+    if not rows[row]:
+        del rows[row]
+    if not rows:
+        del table[key]

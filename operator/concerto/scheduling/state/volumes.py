@@ -149,7 +149,11 @@ class VolumeIndex(PodIndex):
         return roomy
 
     def free_bytes(self, storage_class: StorageClass) -> Ints:
-        """By row, what is free for volumes of the class where the largest can be made; -1 where that is not known."""
+        """By row, what is free for volumes of the class; -1 where that is not known.
+
+        Of several CSIStorageCapacities, that of the largest volume says so, and of equal ones that with the most room.
+        kube-scheduler uses any that has room for the volume, in the order of a map.
+        """
         driver = self.drivers.get(storage_class.provisioner)
         if driver is None or not driver.tracks_capacity:
             return np.full(self._rows.size, -1, dtype=np.int64)
@@ -281,7 +285,9 @@ class VolumeIndex(PodIndex):
             for capacity in self._capacities.get(name, {}).values():
                 if capacity.nodes.requirements is not None and capacity.max_bytes is not None:
                     reached = self._labels.matching(capacity.nodes.requirements, every)
-                    reached &= room[0] < capacity.max_bytes
+                    reached &= (room[0] < capacity.max_bytes) | (
+                        (room[0] == capacity.max_bytes) & (room[1] < capacity.free_bytes)
+                    )
                     room[:, reached] = [[capacity.max_bytes], [capacity.free_bytes]]
             self._room[name] = room
         return self._room[name]

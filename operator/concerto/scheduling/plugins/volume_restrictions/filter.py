@@ -30,7 +30,7 @@ class _State:
         disks: the pod's, by what identifies them: two pods may have a thousand each.
         conflicts: by row, disks of pods there that the node cannot have beside the pod's.
         claims: the pod's claims that only one pod may use.
-        users: how many other pods use each of them, summed.
+        users: how many other pods use each of them, summed; pods whose Node is gone are not counted.
         refusal: why the pod can go nowhere; empty if it can.
     """
 
@@ -42,7 +42,7 @@ class _State:
 
 
 class VolumeRestrictions(CountsPods, FilterDefaults):
-    """No pod on the node has a conflicting disk, and no pod anywhere a claim that is for one pod."""
+    """No pod on the node has a conflicting disk, and no pod on any node a claim that is for one pod."""
 
     name: ClassVar[str] = "VolumeRestrictions"
     refusals: ClassVar[tuple[str, ...]] = (
@@ -68,7 +68,8 @@ class VolumeRestrictions(CountsPods, FilterDefaults):
         disks: dict[DiskKey, list[Disk]] = {}
         for disk in pod.volumes.disks:
             disks.setdefault(disk.key, []).append(disk)
-        users = sum(volumes.use.users.number_of_pods(claim) for claim in claims)
+        exists = query.cluster.nodes.exists
+        users = sum(volumes.use.users.number_of_pods(claim, exists) for claim in claims)
         return _State(disks, conflicts, claims, users, refusal)
 
     def pod_refusal(self, state: _State) -> str:
