@@ -60,6 +60,7 @@ STATED: dict[tuple[str, str], float] = {
     ("priority", "in the next N s, and each"): PREEMPTION.remember_seconds,
     ("priority", "room is made for more than N pods"): PIPELINE.max_preemptions_beside_events,
     ("priority", "evicted for N pods at a time"): EvictionSettings().max_at_a_time,
+    ("priority", "that are nominated, N each"): EvictionSettings().max_concurrent,
     ("priority", "chosen every N ms"): 1000 * PIPELINE.min_cycle_interval_beside_preemptions_seconds,
     ("priority", "instead of every N ms"): 1000 * PIPELINE.min_cycle_interval_seconds,
     ("priority", "with its nomination, or after N s"): REPORTER.patience_beside_preemptions_seconds,

@@ -7,7 +7,13 @@ from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
-from concerto.controllers.scheduling.eviction import EvictionSettings, NotNeeded, PodWriter, may_be_due_to
+from concerto.controllers.scheduling.eviction import (
+    EvictionPlaces,
+    EvictionSettings,
+    NotNeeded,
+    PodWriter,
+    may_be_due_to,
+)
 from concerto.kube import Conflict, Forbidden, Invalid, KubeError, ServerError, TooManyRequests, Unreachable
 from concerto.kube.confirmed_writes import NotWritten
 from support.faulty_server import faulty, refuses, resets, says
@@ -24,11 +30,16 @@ LEAVING = says(200, raw_pod("victim", nodeName="a", deleting=True))
 OK = says(200, {})
 
 
+def pod_writer(server, settings, may_write=lambda: True):
+    places = EvictionPlaces(settings)
+    return PodWriter(server.session, may_write, lambda failure, seconds: None, places, settings)
+
+
 @asynccontextmanager
 async def writer(*answers, give_up_after=15.0):
     async with faulty(answers) as server:
         settings = EvictionSettings(give_up_after_seconds=give_up_after)
-        yield server, PodWriter(server.session, lambda: True, lambda failure, seconds: None, settings)
+        yield server, pod_writer(server, settings)
 
 
 async def evict(pods, is_needed=lambda: True):
@@ -168,7 +179,7 @@ async def test_no_nomination_is_repeated_for_a_pod_that_has_a_node_meanwhile():
 
 async def test_nothing_is_written_without_the_lease():
     async with faulty([OK]) as server:
-        pods = PodWriter(server.session, lambda: False, lambda failure, seconds: None)
+        pods = pod_writer(server, EvictionSettings(), may_write=lambda: False)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await pods.nominate(PREEMPTOR, "a")
@@ -201,8 +212,7 @@ async def test_so_many_nominations_are_written_at_a_time():
         return await OK(request)
 
     async with faulty([slow]) as server:
-        settings = EvictionSettings(max_concurrent=2)
-        pods = PodWriter(server.session, lambda: True, lambda failure, seconds: None, settings)
+        pods = pod_writer(server, EvictionSettings(max_concurrent=4))  # half of them for one namespace
         writes = [asyncio.create_task(pods.nominate(pod(f"p{i}"), "a")) for i in range(5)]
         await server.asked(2)
         release.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.binding_load import PipelineSettings
-from concerto.controllers.scheduling.eviction import EvictionSettings, NotNeeded
+from concerto.controllers.scheduling.eviction import EvictionPlaces, EvictionSettings, NotNeeded
 from concerto.controllers.scheduling.preemption import (
     MAX_PLACES,
     PreemptionController,
@@ -116,12 +117,72 @@ async def test_for_a_pod_with_three_victims_nine_requests_are_sent():
 
 async def test_the_victims_of_one_pod_are_deleted_before_those_of_the_next_are_marked():
     async with preempting() as it:
-        writes = PreemptionWrites(it.made.context, it.made.parts, EvictionSettings(max_at_a_time=1))
+        one = EvictionPlaces(EvictionSettings(max_at_a_time=1))
+        writes = PreemptionWrites(it.made.context, replace(it.made.parts, eviction_places=one))
         victims = {"first": [pod("v1", nodeName="a"), pod("v2", nodeName="a")], "next": [pod("v3", nodeName="b")]}
         each = [[Eviction(victim, "a", pod(name)) for victim in evicted] for name, evicted in victims.items()]
         await asyncio.gather(*(writes.evict(evictions, lambda: True) for evictions in each))
         assert len(it.server.seen) == 7
         assert it.server.seen[5:] == [STATUS.format("v3"), DELETE.format("v3")]
+
+
+HANGING = {
+    "its own victims": (["stuck"], "stuck"),
+    "those of a namespace that others make room in, too": (["a", "b", "c", "d", "e"], "victims"),
+}
+
+
+@pytest.mark.parametrize(("preemptors", "victims"), HANGING.values(), ids=HANGING)
+@pytest.mark.parametrize("hangs", ["PATCH", "DELETE"])
+async def test_a_namespace_whose_webhook_does_not_answer_keeps_no_room_from_pods_of_others(preemptors, victims, hangs):
+    release = asyncio.Event()
+
+    async def answer(request):
+        if request.method == hangs and f"/namespaces/{victims}/" in request.path:
+            await release.wait()
+        return await OK(request)
+
+    async with preempting(answer) as it:
+        for_pods, for_gangs = (PreemptionWrites(it.made.context, it.made.parts) for _ in range(2))
+
+        def evict(writes, name, preemptor, victim):
+            asks = pod(f"asks-{name}", namespace=preemptor)
+            evictions = [Eviction(pod(f"{name}-{i}", namespace=victim, nodeName="a"), "a", asks) for i in range(3)]
+            return writes.evict(evictions, lambda: True)
+
+        namespaces = itertools.cycle(preemptors)
+        stuck = [
+            asyncio.create_task(evict(writes, f"stuck-{i}", next(namespaces), victims))
+            for i in range(100)
+            for writes in (for_pods, for_gangs)
+        ]
+        await it.server.asked(30)
+        async with asyncio.timeout(3):  # a request that hangs ends after 4 s
+            await asyncio.gather(*(evict(writes, "free", "free", "free") for writes in (for_pods, for_gangs)))
+        release.set()
+        for task in stuck:
+            task.cancel()
+        await asyncio.gather(*stuck, return_exceptions=True)
+
+
+async def test_nominations_that_hang_keep_none_of_another_namespace_from_being_written():
+    release = asyncio.Event()
+
+    async def answer(request):
+        if "/namespaces/stuck/" in request.path:
+            await release.wait()
+        return await OK(request)
+
+    async with preempting(answer) as it:
+        writes = PreemptionWrites(it.made.context, it.made.parts)
+        stuck = [asyncio.create_task(writes.withdraw(pod(f"p{i}", namespace="stuck"))) for i in range(200)]
+        await it.server.asked(30)
+        async with asyncio.timeout(3):
+            await writes.withdraw(pod("p", namespace="free"))
+        release.set()
+        for task in stuck:
+            task.cancel()
+        await asyncio.gather(*stuck, return_exceptions=True)
 
 
 async def test_the_condition_is_written_with_the_nomination():

@@ -6,13 +6,13 @@ is kept for: the next leader reads the nomination, and finishes what was begun.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from concerto.api.pod import PREEMPTED, PodView
 from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.controllers.runtime.fair_places import FairPlaces
 from concerto.kube import (
     ApiError,
     Conflict,
@@ -40,15 +40,32 @@ class EvictionSettings:
     Attributes:
         timeout_seconds: for one request; see ``BinderSettings.timeout_seconds``.
         give_up_after_seconds: when a write that is known not to have been carried out is no longer repeated.
-        max_at_a_time: for how many pods or gangs others are evicted at a time. The rest waits, in the order of their
-            nominations. Otherwise all of their victims would end together, and the first pod would wait for the last.
+        max_at_a_time: for how many pods or gangs others are evicted at a time. The rest waits, the namespaces in turn.
+            Otherwise all of their victims would end together, and the first pod would wait for the last.
         max_concurrent: requests to victims that are in flight at a time, and nominations that are.
     """
 
     timeout_seconds: float = 4.0
     give_up_after_seconds: float = 15.0
-    max_at_a_time: int = 16
-    max_concurrent: int = 32
+    max_at_a_time: int = 32
+    max_concurrent: int = 64
+
+
+class EvictionPlaces:
+    """How much is done at a time, for pods and for gangs together; see `FairPlaces` for what a namespace may have.
+
+    A namespace whose requests are never answered, as an admission webhook keeps them, holds up no other namespace.
+
+    Attributes:
+        preemptions: held by a pod or gang that others are evicted for: for its namespace, and for those of its victims.
+        nominations: held by a request, for the namespace of its pod.
+        evictions: held by a request to a victim, for the namespace of that.
+    """
+
+    def __init__(self, settings: EvictionSettings) -> None:
+        self.preemptions = FairPlaces(settings.max_at_a_time)
+        self.nominations = FairPlaces(settings.max_concurrent)
+        self.evictions = FairPlaces(settings.max_concurrent)
 
 
 class NotNeeded(Exception):
@@ -81,6 +98,7 @@ class PodWriter:
         session: the way to the API server.
         may_write: whether this process still leads.
         on_failure: given each failed attempt that is repeated.
+        places: how many requests are in flight at a time.
         settings: timeouts.
     """
 
@@ -89,14 +107,14 @@ class PodWriter:
         session: Session,
         may_write: Callable[[], bool],
         on_failure: OnFailure,
+        places: EvictionPlaces,
         settings: EvictionSettings | None = None,
     ) -> None:
         self._session = session
         self._may_write = may_write
         self._on_failure = on_failure
         self._settings = settings or EvictionSettings()
-        self._evictions = asyncio.Semaphore(self._settings.max_concurrent)
-        self._nominations = asyncio.Semaphore(self._settings.max_concurrent)
+        self._places = places
 
     async def nominate(
         self,
@@ -123,7 +141,7 @@ class PodWriter:
         status: Object = {"nominatedNodeName": node or None}
         if conditions:
             status["conditions"] = list(conditions)
-        async with self._nominations:
+        async with self._places.nominations.place(pod.namespace):
             return await self._write_status(
                 "nomination", pod, status, lambda found: _is_nominated(found, node), is_needed
             )
@@ -151,7 +169,7 @@ class PodWriter:
             "message": f"{preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
             "lastTransitionTime": wall_timestamp(),
         }
-        async with self._evictions:
+        async with self._places.evictions.place(victim.namespace):
             status = {"conditions": [condition]}
             return await self._write_status("disruption-target", victim, status, _is_disrupted, is_needed)
 
@@ -167,7 +185,7 @@ class PodWriter:
         # In the body: where there is one, the API server ignores the query parameter, and would delete the pod
         path, body = PODS.path(victim.namespace, victim.name), _delete_options(victim) | {"dryRun": ["All"]}
         timeout = self._settings.timeout_seconds
-        async with self._evictions:
+        async with self._places.evictions.place(victim.namespace):
             _raise_unless(is_needed)
             try:
                 await self._session.request("DELETE", path, body=body, timeout_seconds=timeout, attempts=_CHECKS)
@@ -184,7 +202,7 @@ class PodWriter:
         """
         path, body = PODS.path(victim.namespace, victim.name), _delete_options(victim)
         write = _Write("eviction", victim, "DELETE", path, body, _is_being_deleted)
-        async with self._evictions:
+        async with self._places.evictions.place(victim.namespace):
             return await self._until_known(write, is_needed)
 
     async def _write_status(

@@ -10,6 +10,7 @@ from concerto.controllers.pinning.preparation import PinningPreparation, Prepara
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
 from concerto.controllers.scheduling.binding_steps import BindingStep, PinningStep
+from concerto.controllers.scheduling.eviction import EvictionPlaces, EvictionSettings
 from concerto.controllers.scheduling.outcome_counts import OutcomeCounts
 from concerto.controllers.scheduling.pending import PendingPods
 from concerto.controllers.scheduling.placement_records import PlacementRecords
@@ -39,6 +40,7 @@ class SchedulerParts:
         volumes: binds the volumes that pods claim.
         steps: what has to be ready before a pod is bound, in order.
         load: what bindings and preemptions in flight hold back.
+        eviction_places: how many pods are nominated and evicted at a time.
         group_status: writes the conditions of PodGroups.
     """
 
@@ -52,6 +54,7 @@ class SchedulerParts:
     volumes: VolumeBinder
     steps: Sequence[BindingStep]
     load: BindingLoad
+    eviction_places: EvictionPlaces
     group_status: PodGroupStatus
 
 
@@ -98,5 +101,6 @@ def build_parts(
         # Claims may take minutes, for which no CPUs are to be kept free
         steps=(VolumeStep(volumes, profiles), PinningStep(cluster, pins, profiles, context.clock, settings)),
         load=load,
+        eviction_places=EvictionPlaces(EvictionSettings()),
         group_status=group_status,
     )

@@ -12,7 +12,7 @@ from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_load import BindingLoad
 from concerto.controllers.scheduling.event_notes import pod_subject
-from concerto.controllers.scheduling.eviction import EvictionSettings, PodWriter, may_be_due_to
+from concerto.controllers.scheduling.eviction import PodWriter, may_be_due_to
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
@@ -44,12 +44,10 @@ class PreemptionWrites:
     Args:
         context: what the scheduler's parts share.
         parts: parts of the scheduler; a pod that a nomination kept waiting is queued again when that is removed.
-        settings: how many writes are made at a time.
     """
 
-    def __init__(self, context: Context, parts: SchedulerParts, settings: EvictionSettings | None = None) -> None:
-        settings = settings or EvictionSettings()
-        self._turns = asyncio.Semaphore(settings.max_at_a_time)
+    def __init__(self, context: Context, parts: SchedulerParts) -> None:
+        self._preemptions = parts.eviction_places.preemptions
         self._context = context
         self._cluster = parts.cluster
         self._pending = parts.pending
@@ -59,7 +57,7 @@ class PreemptionWrites:
             context.session,
             context.may_write,
             lambda failure, _: failures.labels("Preemption", failure_reason(failure)).inc(),
-            settings,
+            parts.eviction_places,
         )
 
     def report_found(self, pods: Iterable[PodView], victims: Victims, message: str) -> None:
@@ -101,7 +99,8 @@ class PreemptionWrites:
             KubeError: the API server refuses it.
             NotNeeded: the room is not needed any more.
         """
-        async with self._turns:
+        namespaces = {pod.namespace for each in evictions for pod in (each.pod, each.victim)}
+        async with self._preemptions.place(*namespaces):
             await self._evict(evictions, is_needed)
 
     async def _evict(self, evictions: Sequence[Eviction], is_needed: Callable[[], bool]) -> None:
