@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from e2e.testbed.placement.amounts import amount
@@ -65,6 +66,8 @@ class Storage:
         storage_class = self._of["StorageClass", "", claim["spec"]["storageClassName"]]
         if storage_class["volumeBindingMode"] == "Immediate":
             return {"a claim that is not bound"}
+        if _selected_node(claim) not in ("", node["metadata"]["name"]):
+            return {"a claim whose volume is made for another node"}
         if any(self._suits(v, claim) and not self._out_of_reach(v, node) for v in self._all("PersistentVolume")):
             return set()
         if storage_class["provisioner"] == "kubernetes.io/no-provisioner":
@@ -76,29 +79,31 @@ class Storage:
             )
             for term in topologies
         )
-        possible = allowed and self._has_room(claim, storage_class, node)
+        possible = allowed and (not self._is_counted(claim) or bool(self._with_room(claim, node)))
         return set() if possible else {"no volume can be made for a claim"}
 
     def scores_of_room(self, pod: Object, node: Object) -> set[int]:
-        """Percent that would stay free of each CSIStorageCapacity with room for the one volume that the pod needs made.
+        """Percent that would stay free of each CSIStorageCapacity with room for the volumes that the pod needs made.
 
-        kube-scheduler uses the first of them in the order of a map. A pod that needs more volumes made has no score.
+        kube-scheduler uses, for all volumes of a class, the one that it has found for the last of them: the first with
+        room in the order of a map. Empty for volumes of more classes than one.
         """
-        waiting = [claim for claim in self._claims(pod) if claim is not None and not claim["spec"].get("volumeName")]
-        if len(waiting) != 1:
+        waiting = [c for c in self._claims(pod) if c is not None and self._volume_of(c) is None and self._is_counted(c)]
+        if len({claim["spec"]["storageClassName"] for claim in waiting}) != 1:
             return set()
-        size = amount(waiting[0]["spec"]["resources"]["requests"]["storage"])
-        found = (amount(each.get("capacity") or "0") for each in self._with_room(waiting[0], node))
+        last = max(waiting, key=lambda claim: (not _selected_node(claim), _size(claim)))
+        size = sum(map(_size, waiting))
+        found = (amount(each.get("capacity") or "0") for each in self._with_room(last, node))
         return {100 - math.floor(size * 100 / total) if 0 < total >= size else 0 for total in found}
 
-    def _has_room(self, claim: Object, storage_class: Object, node: Object) -> bool:
-        """Whether the driver publishes that it can make such a volume for the node, if it publishes that at all."""
+    def _is_counted(self, claim: Object) -> bool:
+        """Whether the claim's driver publishes where it has room."""
+        storage_class = self._of["StorageClass", "", claim["spec"]["storageClassName"]]
         driver = self._of.get(("CSIDriver", "", storage_class["provisioner"]), {"spec": {}})
-        return not driver["spec"].get("storageCapacity") or bool(self._with_room(claim, node))
+        return bool(driver["spec"].get("storageCapacity"))
 
     def _with_room(self, claim: Object, node: Object) -> list[Object]:
         """The CSIStorageCapacities of the claim's class by which such a volume can be made for the node."""
-        size = amount(claim["spec"]["resources"]["requests"]["storage"])
         labels = node["metadata"]["labels"]
         return [
             each
@@ -106,7 +111,7 @@ class Storage:
             if each["storageClassName"] == claim["spec"]["storageClassName"]
             and "nodeTopology" in each
             and (each["nodeTopology"].get("matchLabels") or {}).items() <= labels.items()
-            and amount(each.get("maximumVolumeSize") or each.get("capacity") or "0") >= size
+            and amount(each.get("maximumVolumeSize") or each.get("capacity") or "0") >= _size(claim)
         ]
 
     def _volume_of(self, claim: Object) -> Object | None:
@@ -182,6 +187,15 @@ class Storage:
                 name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
                 found.add((storage_class["provisioner"], name))
         return found
+
+
+def _size(claim: Object) -> Fraction:
+    return amount(claim["spec"]["resources"]["requests"]["storage"])
+
+
+def _selected_node(claim: Object) -> str:
+    annotations: Mapping[str, str] = claim["metadata"].get("annotations") or {}
+    return annotations.get("volume.kubernetes.io/selected-node", "")
 
 
 def _is_owned(claim: Object, pod: Object) -> bool:

@@ -184,9 +184,11 @@ class RandomPod:
         """Use these claims, in whose namespace it then is, or one that does not exist."""
         names = [claim["metadata"]["name"] for claim in claims] if not missing else ["missing"]
         self.body["metadata"]["namespace"] = claims[0]["metadata"]["namespace"]
-        self.spec.setdefault("volumes", []).extend(
-            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(names)
-        )
+        volumes = self.spec.setdefault("volumes", [])
+        first = sum("persistentVolumeClaim" in volume for volume in volumes)
+        volumes += [
+            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(names, first)
+        ]
 
     def mount_own(self, name: str, claim: Object) -> None:
         """Use a claim with this ``spec`` that is made for the pod alone (a generic ephemeral volume)."""

@@ -14,7 +14,8 @@ are made where their driver publishes room; volumes are made, and only nodes wit
 DRIVER, COUNTING_DRIVER, STRICT_DRIVER = (f"{name}.example.com" for name in ("disks", "counting", "strict"))
 """CSI drivers: of volumes that are not local; one that publishes CSIStorageCapacities; one that has to be on a node."""
 _SIZES = ("1Gi", "2Gi", "3Gi")
-_VOLUME = "scratch"
+_VOLUME, _SECOND_VOLUME = "scratch", "more"
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
 def storage_classes() -> list[Object]:
@@ -95,6 +96,22 @@ class RandomStorage:
         else:
             spec["storageClassName"] = rng.choice([WAITS, MADE, *[COUNTED] * 5, STRICT, AT_ONCE])
         pod.mount_own(_VOLUME, spec)
+
+    def mount_second(self, pod: RandomPod, rng: random.Random) -> None:
+        """Have the pod use one more claim whose volume is to be made: of its own, or one that has its node already."""
+        spec: Object = {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": rng.choice(_SIZES)}},
+            "storageClassName": rng.choice([COUNTED, COUNTED, COUNTED, MADE, STRICT]),
+        }
+        if rng.random() < 0.6:
+            pod.mount_own(_SECOND_VOLUME, spec)
+            return
+        metadata = {"namespace": "red", "annotations": {_SELECTED_NODE: rng.choice(self._nodes)}}
+        self.objects.append(
+            make_object("v1", "PersistentVolumeClaim", f"{self._name}-selected", metadata=metadata, spec=spec)
+        )
+        pod.mount([self.objects[-1]])
 
     def take_name(self, pod: RandomPod) -> None:
         """Add a claim that has the name of the one that would be made for the pod alone."""

@@ -61,6 +61,8 @@ class _RandomScenario:
 
     def __init__(self, number: int) -> None:
         self._rng = rng = random.Random(f"placement-{number}")
+        self._more = random.Random(f"placement-{number}-more")
+        """Of what came later, so that all else in a scenario of a number stays as it was."""
         self.made = made = Scenario(f"s{number}")
         self._names = [f"{made.name}-n{i}" for i in range(rng.randint(2, 6))]
         made.nodes = [random_node(rng, name) for name in self._names]
@@ -110,6 +112,9 @@ class _RandomScenario:
             storage.mount_new(pod, bound=has_volume)
             if not has_volume and rng.random() < 0.1:
                 storage.take_name(pod)
+        # A volume is made for it, so no other claim can take that
+        if self._more.random() < 0.25:
+            storage.mount_second(pod, self._more)
         return pod.body
 
     def _own(self, pod: RandomPod) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from e2e.testbed.placement.random_storage import COUNTED, WAITS, csi_drivers, storage_classes
+from e2e.testbed.placement.claims import Storage
+from e2e.testbed.placement.random_storage import COUNTED, MADE, WAITS, csi_drivers, storage_classes
 from e2e.testbed.placement.rules import World
 
-from support.volume_builders import mounts, raw_claim
+from support.volume_builders import mounts, raw_claim, raw_volume
 
 A, B = ({"metadata": {"name": name, "labels": {"rack": name}}, "status": {}} for name in "ab")
 
@@ -25,10 +26,14 @@ ROOMS = [
 ]  # fmt: skip
 
 
-def world(*claims, rooms=ROOMS):
-    storage = [*storage_classes(), *csi_drivers(), *rooms]
-    storage += [{"kind": "PersistentVolumeClaim", **raw_claim(name, storageClassName=COUNTED)} for name in claims]
+def world(*claims):
+    storage = [*storage_classes(), *csi_drivers(), *ROOMS]
+    storage += [{"kind": "PersistentVolumeClaim", **each} for each in claims]
     return World({"a": A, "b": B}, [], {}, storage=storage)
+
+
+def made(name="data", **over):
+    return raw_claim(name, **({"storageClassName": COUNTED} | over))
 
 
 def asking(*claims):
@@ -47,8 +52,23 @@ CASES = {
 
 @pytest.mark.parametrize(("own", "kube", "expected"), CASES.values(), ids=CASES)
 def test_scores_may_differ_by_the_capacity_that_counts_and_by_nothing_else(own, kube, expected):
-    assert world("data").differ_by_capacity(asking("data"), own, kube) == expected
+    assert world(made()).differ_by_capacity(asking("data"), own, kube) == expected
 
 
-def test_nothing_is_excused_of_a_pod_that_needs_two_volumes_made():
-    assert not world("data", "logs").differ_by_capacity(asking("data", "logs"), {"a": 90}, {"a": 50})
+SCORES = {
+    "two volumes of a class share its room": ([made(), made("logs")], {80, 0}),
+    "by the capacities for the last, which is the larger one": ([made(size="3Gi"), made("logs")], {60}),
+    "or the one without a node": ([made(size="3Gi", node="a"), made("logs")], {60, 0}),
+    "of volumes whose driver publishes nothing, nothing is known": (
+        [made(storageClassName=MADE), made("logs")],
+        {90, 50},
+    ),
+    "a claim that is bound takes nothing more": ([made(), made("logs", volume="disk")], {90, 50}),
+}
+
+
+@pytest.mark.parametrize(("claims", "expected"), SCORES.values(), ids=SCORES)
+def test_scores_by_each_capacity_that_has_room_for_all_volumes_that_are_made(claims, expected):
+    disk = {"kind": "PersistentVolume", **raw_volume("disk", claim="logs")}
+    storage = Storage([*world(*claims).storage, disk], [])
+    assert storage.scores_of_room(asking("data", "logs"), A) == expected
