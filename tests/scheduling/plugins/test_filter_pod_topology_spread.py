@@ -90,6 +90,13 @@ def test_a_pod_that_begins_to_end_counts_no_more():
     assert passes(PodTopologySpread(), query(cluster, new)) == ["a1", "a2", "b", "c"]
 
 
+def test_when_the_node_of_an_empty_domain_goes_pods_are_looked_at_again():
+    plugin, cluster, new = PodTopologySpread(), cluster_state(NODES, running(a1=1, b=1)), pod("new", **by(spread()))
+    assert passes(plugin, query(cluster, new)) == ["c"]
+    assert cluster.remove_node("c") & plugin.requeue_on
+    assert passes(plugin, query(cluster, new)) == ["a1", "a2", "b"]
+
+
 def test_a_placement_changes_answers_only_where_a_domain_becomes_skewed_or_even():
     plugin = PodTopologySpread()
     cluster = cluster_state(NODES)

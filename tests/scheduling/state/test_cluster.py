@@ -138,7 +138,8 @@ CHANGES = {
     "a new node": (lambda c: c.set_node(node("m")), Change.NODE),
     "a node that says the same again": (lambda c: c.set_node(node("n")), Change.NOTHING),
     "a node that changes": (lambda c: c.set_node(node("n", unschedulable=True)), Change.NODE),
-    "a node that goes": (lambda c: c.remove_node("n"), Change.NOTHING),
+    "a node that goes": (lambda c: c.remove_node("n"), Change.PLACED),
+    "a node that was never there": (lambda c: c.remove_node("m"), Change.NOTHING),
     "more capacity": (lambda c: c.set_capacity(capacity("n", 6.0, version=2), NOW), Change.CAPACITY),
     "less capacity": (lambda c: c.set_capacity(capacity("n", 4.0, version=2), NOW), Change.NOTHING),
     "more capacity, and still none": (

@@ -12,7 +12,7 @@ class Change(Flag):
     NODE = auto()  # a node came, or its labels, taints, readiness or allocatable changed
     ENDED = auto()  # requests or ports of a pod are free
     CAPACITY = auto()  # a node can take more than it could
-    PLACED = auto()  # a pod came to a node that others ask for, or a pod's labels changed
+    PLACED = auto()  # a pod came to a node that others ask for, or a pod's labels changed, or a node went with its pods
     LOAD = auto()  # a metric provider has answered, or an agent measures what it did not before
     CPUS = auto()  # CPUs came free, or more is known of them
     VOLUMES = auto()  # a volume, a claim or storage changed

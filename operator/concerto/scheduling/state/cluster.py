@@ -126,7 +126,7 @@ class ClusterState:
         return Change.NODE
 
     def remove_node(self, name: str) -> Change:
-        """The Node is gone; pods bound to it and its NodeCapacity may linger."""
+        """The Node is gone; pods bound to it and its NodeCapacity may linger, but its domains do not count any more."""
         if (row := self.row_of.get(name)) is None or row not in self.nodes.views:
             return Change.NOTHING
         for index in self._indexes:
@@ -134,7 +134,7 @@ class ClusterState:
         self._follow(lambda: self.ledger.set_max_pods(name, None))  # may free the row
         if name in self.row_of:
             self._tidy(row)
-        return Change.NOTHING
+        return Change.PLACED
 
     def set_pod(self, pod: PodView, now: float) -> Change:
         """A pod as the API server has it now: waiting, bound, or ended."""
