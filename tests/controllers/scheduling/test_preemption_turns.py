@@ -118,7 +118,7 @@ async def test_nothing_stays_of_keys_that_need_no_turn():
         keys.now += 6.0
         keys.turns._prune()
     assert len(keys.turns) == 0
-    assert not any((keys.turns._idle, keys.turns._not_before, keys.turns._rests, keys.turns._lanes))
+    assert not any((keys.turns._idle, keys.turns._not_before, keys.turns._rests, list(keys.turns._waiting)))
 
 
 async def test_the_searches_own_memory_is_tidied_however_many_keys_are_due():
@@ -134,8 +134,8 @@ async def test_keys_that_come_and_go_while_an_older_one_rests_do_not_pile_up():
     keys.add("n/old")
     for i in range(5000):
         keys.add(f"n/{i}")
-        keys.turns._drop(f"n/{i}")
-    (lane,) = keys.turns._lanes.values()
+        keys.turns._waiting.drop(f"n/{i}")
+    (lane,) = keys.turns._waiting._lanes.values()
     assert len(lane.heap) < 200
 
 

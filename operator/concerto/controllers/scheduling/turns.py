@@ -7,14 +7,18 @@ import heapq
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Generic, TypeVar
+
+from concerto.controllers.scheduling.due_lanes import Due, DueLanes
 
 logger = logging.getLogger(__name__)
 
 _K = TypeVar("_K", bound=Hashable)
+_Lane = tuple[int, str]
+"""Priority and namespace."""
 
 _PRUNE_SECONDS = 1.0
 """Between two looks for keys that wait for a search, and need none any more."""
@@ -37,25 +41,6 @@ class TurnSettings:
     max_turn_seconds: float = 10.0
     idle_seconds: float = 1.0
     max_idle_seconds: float = 4.0
-
-
-@dataclass(eq=False)
-class _Waiting(Generic[_K]):
-    """A key that waits, since when or until when, and where."""
-
-    key: _K
-    due_at: float
-    lane: _Lane[_K]
-
-
-@dataclass(eq=False)
-class _Lane(Generic[_K]):
-    """Keys of one priority and namespace; those that do not wait as they did are left out when they come up."""
-
-    priority: int
-    namespace: str
-    heap: list[tuple[float, int, _Waiting[_K]]] = field(default_factory=list)
-    size: int = 0
 
 
 class Turns(Generic[_K]):
@@ -85,9 +70,8 @@ class Turns(Generic[_K]):
         self._priority = priority
         self._namespace = namespace
         self._still_waits = still_waits
-        self._waiting: OrderedDict[_K, _Waiting[_K]] = OrderedDict()  # by key, the longest not looked at first
-        self._lanes: dict[tuple[int, str], _Lane[_K]] = {}
-        self._numbers = count()
+        self._waiting: DueLanes[_K, _Lane] = DueLanes()
+        self._numbers = count(1)
         self._served: dict[tuple[int | None, str], int] = {}  # by priority (None: overdue) and namespace, its last turn
         self._was_overdue = False
         self._not_before: dict[_K, float] = {}
@@ -110,8 +94,7 @@ class Turns(Generic[_K]):
         if known is None:
             now = self._clock()
             self._put(key, max(now, self._not_before.get(key, now)), priority)
-        elif known.lane.priority != priority:
-            self._drop(key)
+        else:
             self._put(key, known.due_at, priority)
         self._work.set()
 
@@ -121,8 +104,7 @@ class Turns(Generic[_K]):
         self._not_before[key] = until
         heapq.heappush(self._rests, (until, next(self._numbers), key))
         if (known := self._waiting.get(key)) is not None:
-            self._drop(key)
-            self._put(key, max(known.due_at, until), known.lane.priority)
+            self._waiting.put(key, known.lane, max(known.due_at, until))
 
     def seconds_idle(self, key: _K) -> float:
         """How long the key is to rest after one more search in vain."""
@@ -159,7 +141,7 @@ class Turns(Generic[_K]):
                 tidy()
                 await self._wait()
                 continue
-            self._drop(waiting.key)
+            self._waiting.drop(waiting.key)
             if self._still_waits(waiting.key):
                 self._note_turn(waiting)
                 try:
@@ -172,54 +154,32 @@ class Turns(Generic[_K]):
 
     # --- inside
 
-    def _next(self, now: float) -> _Waiting[_K] | None:
-        due = [waiting for waiting in self._firsts() if waiting.due_at <= now]
+    def _next(self, now: float) -> Due[_K, _Lane] | None:
+        due = [waiting for waiting in self._waiting.firsts() if waiting.due_at <= now]
         overdue = [waiting for waiting in due if now - waiting.due_at >= self._settings.max_turn_seconds]
         if overdue and not self._was_overdue:
             candidates, turns_of = overdue, None
         else:
-            turns_of = max((waiting.lane.priority for waiting in due), default=0)
-            candidates = [waiting for waiting in due if waiting.lane.priority == turns_of]
+            turns_of = max((waiting.lane[0] for waiting in due), default=0)
+            candidates = [waiting for waiting in due if waiting.lane[0] == turns_of]
         return min(
             candidates,
-            key=lambda waiting: (self._served.get((turns_of, waiting.lane.namespace), 0), waiting.due_at),
+            key=lambda waiting: (self._served.get((turns_of, waiting.lane[1]), 0), waiting.due_at),
             default=None,
         )
 
-    def _firsts(self) -> Iterator[_Waiting[_K]]:
-        """The first key of each lane."""
-        for lane in list(self._lanes.values()):
-            while self._waiting.get(lane.heap[0][2].key) is not lane.heap[0][2]:
-                heapq.heappop(lane.heap)  # it has had its turn, or waits elsewhere
-            yield lane.heap[0][2]
-
-    def _note_turn(self, waiting: _Waiting[_K]) -> None:
-        waited, lane = self._clock() - waiting.due_at, waiting.lane
+    def _note_turn(self, waiting: Due[_K, _Lane]) -> None:
+        waited, (priority, namespace) = self._clock() - waiting.due_at, waiting.lane
         self._was_overdue = not self._was_overdue and waited >= self._settings.max_turn_seconds
         # Turns by priority do not count among those that waited for too long: they may be of a higher priority
-        for turn in (lane.priority, None) if self._was_overdue else (lane.priority,):
-            self._served.pop((turn, lane.namespace), None)
-            self._served[turn, lane.namespace] = next(self._numbers)
+        for turn in (priority, None) if self._was_overdue else (priority,):
+            self._served.pop((turn, namespace), None)
+            self._served[turn, namespace] = next(self._numbers)
             if len(self._served) > _MAX_PRUNED:
                 del self._served[next(iter(self._served))]
 
     def _put(self, key: _K, due_at: float, priority: int) -> None:
-        place = priority, self._namespace(key)
-        lane = self._lanes.get(place)
-        if lane is None:
-            lane = self._lanes[place] = _Lane(*place)
-        waiting = self._waiting[key] = _Waiting(key, due_at, lane)
-        heapq.heappush(lane.heap, (due_at, next(self._numbers), waiting))
-        lane.size += 1
-        if len(lane.heap) > 2 * lane.size + _MAX_PASSED_OVER:
-            lane.heap = [entry for entry in lane.heap if self._waiting.get(entry[2].key) is entry[2]]
-            heapq.heapify(lane.heap)
-
-    def _drop(self, key: _K) -> None:
-        lane = self._waiting.pop(key).lane
-        lane.size -= 1
-        if not lane.size:
-            del self._lanes[lane.priority, lane.namespace]
+        self._waiting.put(key, (priority, self._namespace(key)), due_at)
 
     def _prune(self) -> bool:
         """Forget some of the keys that need no turn any more; False if it is too early for that."""
@@ -231,11 +191,9 @@ class Turns(Generic[_K]):
         if now - self._pruned_at < _PRUNE_SECONDS:
             return False
         self._pruned_at = now
-        for key in list(islice(self._waiting, _MAX_PRUNED)):
-            if self._still_waits(key):
-                self._waiting.move_to_end(key)
-            else:
-                self._drop(key)
+        for key in self._waiting.longest_not_looked_at(_MAX_PRUNED):
+            if not self._still_waits(key):
+                self._waiting.drop(key)
         for key in list(islice(self._idle, _MAX_PRUNED)):
             if key in self._waiting or key in self._not_before or self._still_waits(key):
                 self._idle.move_to_end(key)
@@ -246,7 +204,7 @@ class Turns(Generic[_K]):
     async def _wait(self) -> None:
         """Return when a key may be due."""
         self._work.clear()
-        first = min((waiting.due_at for waiting in self._firsts()), default=None)
+        first = min((waiting.due_at for waiting in self._waiting.firsts()), default=None)
         try:
             async with asyncio.timeout(None if first is None else max(0.0, first - self._clock())):
                 await self._work.wait()
