@@ -17,6 +17,7 @@ from concerto.controllers.autoscaling.status import selector_status
 from concerto.controllers.autoscaling.tracked import ObjectEvents, TrackedObject
 from concerto.controllers.scheduling.binding_load import PipelineSettings
 from concerto.controllers.scheduling.eviction import EvictionSettings
+from concerto.controllers.scheduling.pod_group_status import PodGroupStatusSettings
 from concerto.controllers.scheduling.preemption import PreemptionSettings
 from concerto.controllers.scheduling.unschedulable import ReporterSettings
 from concerto.kube import transport
@@ -65,6 +66,13 @@ STATED: dict[tuple[str, str], float] = {
     ("priority", "instead of every N ms"): 1000 * PIPELINE.min_cycle_interval_seconds,
     ("priority", "with its nomination, or after N s"): REPORTER.patience_beside_preemptions_seconds,
     ("priority", "s instead of N s"): REPORTER.patience_seconds,
+    ("scheduling", "event `FailedScheduling` after N s"): REPORTER.patience_seconds,
+    ("scheduling", "have changed, at most every N s"): REPORTER.repeat_seconds,
+    ("scheduling", "are written: at least N a second"): REPORTER.pace.min_per_second,
+    ("scheduling", "a second and at most N,"): REPORTER.pace.max_per_second,
+    ("scheduling", "for their turn, N a second are written"): REPORTER.pace.min_per_second,
+    ("scheduling", "it is written again after N s"): REPORTER.retry_seconds,
+    ("scheduling", "same rules, at least N times a second"): PodGroupStatusSettings().pace.min_per_second,
     ("gangs", "Concerto places at most N at once"): gang.MAX_PODS,
     ("autoscaling", "garbage or more than N MiB"): answers.LARGEST_BYTES / 2**20,
     ("autoscaling", "Prometheus: N KiB for a value"): prometheus._MAX_BYTES["query"] / 1024,

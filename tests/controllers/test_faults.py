@@ -192,7 +192,7 @@ async def test_a_pod_that_is_never_bound_has_the_condition_of_a_pod_without_a_no
 
     async with faulty([answer]) as server:
         made = scheduling(server.session)
-        made.parts.reporter._settings = ReporterSettings(patience_seconds=0.0, tick_seconds=0.01)
+        made.parts.reporter._settings = ReporterSettings(patience_seconds=0.0)
         made.informers.nodes.on_change(None, node("n1"))
         made.informers.pods.on_change(None, pod())
         running = asyncio.create_task(made.scheduler.run())

@@ -123,8 +123,7 @@ class Queue:
 
     def take(self, uid: str) -> None:
         """The pod is decided on. Should its binding fail, it waits the longer the more often that happens (`retry`)."""
-        waiting = self._waiting.pop(uid, None)
-        if waiting is not None:
+        if (waiting := self._waiting.pop(uid, None)) is not None:
             self._leave(waiting)
 
     # --- cycles
@@ -187,9 +186,12 @@ class Queue:
         groups = self._of_pod_group.get(key, {})
         chosen = list(islice(groups, limit))
         for group in chosen:
-            del groups[group]
-            groups[group] = None
+            groups[group] = groups.pop(group)
         return [self._waiting[group.places[0][2]].pod for group in chosen]
+
+    def number_of_kinds(self, key: GroupKey) -> int:
+        """How many kinds of alike pods a PodGroup has, of pods that do not back off."""
+        return len(self._of_pod_group.get(key, ()))
 
     def number_beyond(self, uid: str, heads: int = MAX_DECISIONS) -> int:
         """How many pods like this one no cycle looks at, as so many heads are before them; 0 if it is not the first."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
 from concerto.scheduling.cycle import MAX_DECISIONS
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.queue import Queue
@@ -32,27 +34,94 @@ def mark_failures(queue: Queue, result: CycleResult, now: float) -> None:
             queue.mark_pod_group(key, diagnosis.requeue_on, now, always_considered=key in considered)
 
 
-def next_beyond_heads(queue: Queue, result: CycleResult, limit: int) -> Iterator[tuple[PodView, Diagnosis]]:
+@dataclass(slots=True)
+class _Kind:
+    """Alike pods, of which the first ones stand for the others.
+
+    Attributes:
+        diagnosis: why they have no node.
+        heads: how many cycles look at; the others are noted.
+        left: how many are to be noted.
+    """
+
+    diagnosis: Diagnosis
+    heads: int
+    left: int
+
+
+@dataclass(slots=True)
+class _Gang:
+    """The pods of a PodGroup.
+
+    Attributes:
+        diagnosis: why they have no node.
+        left: how many kinds of them are to be noted.
+    """
+
+    diagnosis: Diagnosis
+    left: int
+
+
+class BeyondHeads:
     """Pods that no cycle looks at, because so many of their like are before them, and why they have no node.
+
+    They are noted in parts: after each cycle some, and the rest while there is nothing to decide.
 
     Args:
         queue: has the pods.
-        result: of the cycle.
-        limit: pods at most. Each kind has the same part of it, and one pod at least; what a kind does not need of its
-            part is left to others.
     """
-    gangs = [(key, diagnosis) for key, diagnosis in result.gangs.items() if diagnosis is not None]
-    firsts = [
-        (failure.pod, failure.diagnosis, MAX_DECISIONS)
-        for failure in result.unschedulable
-        if (failure.pod.namespace, failure.pod.group) not in result.gangs
-    ]
-    for gang, diagnosis in gangs:
-        found = queue.firsts_of_pod_group(gang, max(1, limit // len(gangs)))
-        firsts += ((pod, diagnosis, 0) for pod in found)
-    counted = [(queue.number_beyond(pod.uid, heads), pod, diagnosis, heads) for pod, diagnosis, heads in firsts]
-    kinds = sorted((each for each in counted if each[0]), key=lambda each: each[0])
-    for at, (_, pod, diagnosis, heads) in enumerate(kinds):
-        found = queue.next_beyond(pod.uid, max(1, limit // (len(kinds) - at)), heads)
-        limit -= len(found)
-        yield from ((alike, diagnosis) for alike in found)
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._kinds: dict[str, _Kind] = {}  # by the UID of the first pod
+        self._gangs: dict[GroupKey, _Gang] = {}
+
+    def __bool__(self) -> bool:
+        """Whether pods are to be noted."""
+        return bool(self._kinds or self._gangs)
+
+    def add(self, result: CycleResult) -> None:
+        """A cycle has ended: what holds for pods that it has looked at holds for others, too."""
+        for failure in result.unschedulable:
+            pod = failure.pod
+            if (pod.namespace, pod.group) not in result.gangs:
+                self._add_kind(pod.uid, failure.diagnosis, MAX_DECISIONS)
+        for key, diagnosis in result.gangs.items():
+            kinds = self._queue.number_of_kinds(key)
+            if diagnosis is not None and kinds:
+                self._gangs[key] = _Gang(diagnosis, kinds)
+            else:
+                self._gangs.pop(key, None)
+
+    def take(self, limit: int) -> Iterator[tuple[PodView, Diagnosis]]:
+        """Pods that are to be noted now, and why they have no node.
+
+        Args:
+            limit: pods at most. Each kind has the same part of it, and one pod at least; what a kind does not need of
+                its part is left to others.
+        """
+        for key in list(self._gangs):
+            self._open(key, max(1, limit // len(self._gangs)))
+        kinds = sorted(self._kinds.items(), key=lambda item: item[1].left)
+        for at, (uid, kind) in enumerate(kinds):
+            part = min(kind.left, max(1, limit // (len(kinds) - at)))
+            found = self._queue.next_beyond(uid, part, kind.heads)
+            limit -= len(found)
+            kind.left -= len(found)
+            if not kind.left or not found:
+                del self._kinds[uid]
+            yield from ((alike, kind.diagnosis) for alike in found)
+
+    def _open(self, key: GroupKey, limit: int) -> None:
+        """Have some kinds of pods of the gang noted."""
+        gang = self._gangs[key]
+        firsts = self._queue.firsts_of_pod_group(key, min(limit, gang.left))
+        for pod in firsts:
+            self._add_kind(pod.uid, gang.diagnosis, 0)
+        gang.left -= len(firsts)
+        if not gang.left or not firsts:
+            del self._gangs[key]
+
+    def _add_kind(self, uid: str, diagnosis: Diagnosis, heads: int) -> None:
+        if number := self._queue.number_beyond(uid, heads):
+            self._kinds[uid] = _Kind(diagnosis, heads, number)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
 from concerto.controllers.scheduling.pod_group_status import PodGroupStatus, build_condition_patch
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
@@ -21,15 +22,25 @@ class World:
         self.now = 1000.0
         self.cluster = cluster_state([node("n")])
         add(self.cluster, group("g", min_count, **over), member("a"), member("b"))
-        self.status = PodGroupStatus(session, self.cluster, lambda: self.now, {"concerto"})
+        load = BindingLoad(PipelineSettings())
+        self.status = PodGroupStatus(session, self.cluster, lambda: self.now, {"concerto"}, load)
+        self.conditions = []
+        write = self.status._write
 
-    def written(self, after=0.0):
+        async def noted(group, body):
+            (condition,) = body["status"]["conditions"]
+            self.conditions.append((group.name, *(condition[each] for each in ("status", "reason", "message"))))
+            return session is None or await write(group, body)
+
+        self.status._write = noted
+
+    async def written(self, after=0.0, seconds=1.0):
+        """The conditions that are written then, of those that are due in so many seconds."""
         self.now += after
-        return [
-            (found.name, condition["status"], condition["reason"], condition["message"])
-            for found, body in self.status.due()
-            for condition in body["status"]["conditions"]
-        ]
+        self.conditions.clear()
+        for key, _ in self.status._due.take(seconds):
+            await self.status._report(key)
+        return list(self.conditions)
 
 
 async def test_true_is_written_once_enough_pods_are_bound():
@@ -37,39 +48,39 @@ async def test_true_is_written_once_enough_pods_are_bound():
         world = World(server.session)
         add(world.cluster, member("a", nodeName="n"))
         world.status.note_changed([KEY])
-        assert world.written() == []
+        assert await world.written() == []
         add(world.cluster, member("b", nodeName="n"))
         world.status.note_changed([KEY])
-        assert world.written() == [("g", "True", "Scheduled", "")]
-        assert world.written() == []
+        assert await world.written() == [("g", "True", "Scheduled", "")]
+        assert await world.written() == []
 
 
 async def test_false_is_written_after_a_while_and_again_only_if_the_reasons_differ():
     async with faulty([says(200)]) as server:
         world = World(server.session)
         world.status.note(KEY, NO_CPU)
-        assert world.written(1.0) == []
+        assert await world.written(1.0) == []
         text = "0/1 nodes are available: 1 Insufficient cpu."
-        assert world.written(1.0) == [("g", "False", "Unschedulable", text)]
+        assert await world.written(1.0) == [("g", "False", "Unschedulable", text)]
         world.status.note(KEY, NO_CPU)
-        assert world.written(60.0) == []
+        assert await world.written(60.0) == []
         world.status.note(KEY, WRONG)
-        assert world.written() == [("g", "False", "SchedulerError", "0/1 nodes are available: wrong.")]
+        assert await world.written() == [("g", "False", "SchedulerError", "0/1 nodes are available: wrong.")]
         world.status.note(KEY, FEW)
-        assert world.written(29.0) == []
-        assert world.written(1.0) == [("g", "False", "Unschedulable", "0/1 nodes are available: waiting.")]
+        assert await world.written(29.0) == []
+        assert await world.written(1.0) == [("g", "False", "Unschedulable", "0/1 nodes are available: waiting.")]
 
 
 async def test_what_was_scheduled_once_stays_so_and_what_is_gone_is_forgotten():
     async with faulty([says(200)]) as server:
         world = World(server.session, conditions=[TRUE])
         world.status.note(KEY, NO_CPU)
-        assert world.written(10.0) == []
+        assert await world.written(10.0) == []
         world = World(server.session)
         world.status.note(KEY, NO_CPU)
         world.cluster.pod_groups.remove_group(KEY)
         world.status.note_changed([KEY])
-        assert world.written(10.0) == []
+        assert await world.written(10.0) == []
 
 
 async def test_a_group_whose_pods_are_placed_one_by_one_is_scheduled_with_the_first():
@@ -77,7 +88,7 @@ async def test_a_group_whose_pods_are_placed_one_by_one_is_scheduled_with_the_fi
         world = World(server.session, None)
         add(world.cluster, member("a", nodeName="n"))
         world.status.note_changed([KEY])
-        assert world.written() == [("g", "True", "Scheduled", "")]
+        assert await world.written() == [("g", "True", "Scheduled", "")]
 
 
 @pytest.mark.parametrize("other", [{"nodeName": "n"}, {}], ids=["on a node", "waiting"])
@@ -86,7 +97,7 @@ async def test_another_scheduler_writes_the_conditions_of_its_groups(other):
         world = World(server.session, 1)
         add(world.cluster, member("a", nodeName="n"), member("b", schedulerName="default-scheduler", **other))
         world.status.note_changed([KEY])
-        assert world.written() == []
+        assert await world.written() == []
 
 
 @pytest.mark.parametrize("failure", [refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets])
@@ -99,18 +110,15 @@ async def test_what_the_api_server_could_not_take_is_written_again(failure, stat
             world.status.note_changed([KEY])
         else:
             world.status.note(KEY, NO_CPU)
-            world.now += 2.0
-        assert [await world.status.write_due() for _ in range(2)] == [False, True]
-        assert world.written(60.0) == []
+        assert [len(await world.written(seconds)) for seconds in (2.0, 4.9, 0.1, 60.0)] == [1, 0, 1, 0]
 
 
 async def test_what_the_api_server_refuses_is_not_written_again():
     async with faulty([refuses(409, "Conflict")]) as server:
         world = World(server.session)
         world.status.note(KEY, NO_CPU)
-        world.now += 2.0
-        assert await world.status.write_due()
-        assert world.written(60.0) == []
+        assert len(await world.written(2.0)) == 1
+        assert await world.written(60.0) == []
 
 
 async def test_many_groups_are_written_a_few_at_a_time():
@@ -119,7 +127,7 @@ async def test_many_groups_are_written_a_few_at_a_time():
         for i in range(50):
             add(world.cluster, group(f"g{i}", 1), member(f"p{i}", f"g{i}", nodeName="n"))
             world.status.note_changed([("default", f"g{i}")])
-        assert [len(world.written()) for _ in range(4)] == [20, 20, 10, 0]
+        assert [len(await world.written(seconds=0.5)) for _ in range(4)] == [20, 20, 10, 0]
 
 
 def test_a_condition_is_that_of_this_very_group():
@@ -131,18 +139,17 @@ def test_a_condition_is_that_of_this_very_group():
 
 
 async def test_a_namespace_whose_groups_have_ever_other_reasons_keeps_those_of_others_from_nothing():
-    async with faulty([says(200)]) as server:
-        world = World(server.session)
-        crowd = [("crowd", f"c{i}") for i in range(2000)]
-        for namespace, name in crowd:
-            add(world.cluster, group(name, namespace=namespace))
-        written = []
-        for second in range(90):
-            for key in crowd:
-                world.status.note(key, (NO_CPU, WRONG)[second % 2])
-            if second == 60:
-                world.status.note(KEY, NO_CPU)
-            written.append(world.written(1.0))
-        at = next(i for i, each in enumerate(written) if any(name == "g" for name, *_ in each))
-        assert at <= 63
-        assert max(map(len, written)) == 20
+    world = World(None)
+    crowd = [("crowd", f"c{i}") for i in range(2000)]
+    for namespace, name in crowd:
+        add(world.cluster, group(name, namespace=namespace))
+    written = []
+    for second in range(90):
+        for key in crowd:
+            world.status.note(key, (NO_CPU, WRONG)[second % 2])
+        if second == 60:
+            world.status.note(KEY, NO_CPU)
+        written.append(await world.written(1.0))
+    at = next(i for i, each in enumerate(written) if any(name == "g" for name, *_ in each))
+    assert at <= 63
+    assert max(map(len, written)) <= 60

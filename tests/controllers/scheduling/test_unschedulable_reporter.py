@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
+from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
+from concerto.controllers.scheduling.reports_in_turn import ReportPace
 from concerto.controllers.scheduling.unschedulable import (
     ReporterSettings,
     UnschedulableReporter,
@@ -18,12 +21,14 @@ from concerto.controllers.scheduling.unschedulable import (
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
-from support.faulty_server import faulty
+from support.faulty_server import faulty, refuses, resets, says
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import pod, raw_pod
+from support.step_counts import steps_of
 from support.waiting import eventually
 
-SETTINGS = ReporterSettings()
+SETTINGS, PIPELINE = ReporterSettings(), PipelineSettings()
+QUICK = ReportPace(tick_seconds=0.01, min_per_second=1000.0)
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
 
 
@@ -45,29 +50,81 @@ def reported_in(reporter: UnschedulableReporter, time: Time, seconds: float, not
     end = time.now + seconds
     while time.now < end:
         noted()
-        for waiting in reporter._due():
-            waiting.reported, waiting.reported_at = waiting.reasons, time.now
+        for uid, _ in reporter._due.take(SETTINGS.pace.tick_seconds):
+            waiting = reporter._waiting[uid]
+            reporter._note_reported(uid, waiting)
             reported[waiting.pod.name] += 1
-        time.now += SETTINGS.tick_seconds
+        time.now += SETTINGS.pace.tick_seconds
     return reported
 
 
-def reporter_of(time: Time, many_preemptions: bool = False) -> UnschedulableReporter:
-    return UnschedulableReporter(None, None, time, SETTINGS, lambda: many_preemptions)  # type: ignore[arg-type]  # nothing is written
+def load_of(many_preemptions: bool = False, bindings: int = 0) -> BindingLoad:
+    load = BindingLoad(PIPELINE)
+    load.preemptions = PIPELINE.max_preemptions_beside_events + many_preemptions
+    load.update(bindings)
+    return load
+
+
+def reporter_of(time: Time, load: BindingLoad | None = None) -> UnschedulableReporter:
+    return UnschedulableReporter(None, None, time, SETTINGS, load)  # type: ignore[arg-type]  # nothing is written
 
 
 @pytest.mark.parametrize("many_preemptions", [False, True])
 def test_three_thousand_waiting_pods_are_all_reported_within_a_minute(many_preemptions):
     time = Time()
-    reporter = reporter_of(time, many_preemptions)
+    reporter = reporter_of(time, load_of(many_preemptions))
     for number in range(3000):
         reporter.note(pod(f"p{number}"), lacks())
     assert len(reported_in(reporter, time, 60.0)) == 3000
 
 
+@pytest.mark.parametrize("come_within", [0.5, 10.0], ids=["at once", "within 10 s"])
+def test_twenty_thousand_waiting_pods_are_all_reported_within_a_minute(come_within):
+    time = Time()
+    reporter = reporter_of(time)
+    crowd = [pod(f"p{number}", namespace=f"n{number % 7}") for number in range(20_000)]
+    turns = int(come_within / SETTINGS.pace.tick_seconds)
+
+    def come() -> None:
+        for _ in range(len(crowd) and 20_000 // turns):
+            reporter.note(crowd.pop(), lacks())
+
+    assert len(reported_in(reporter, time, 60.0, come)) == 20_000
+
+
+def test_thirty_thousand_waiting_pods_are_reported_no_faster_than_at_the_highest_rate():
+    time = Time()
+    reporter = reporter_of(time)
+    for number in range(30_000):
+        reporter.note(pod(f"p{number}"), lacks())
+    assert len(reported_in(reporter, time, 42.0)) == 40 * SETTINGS.pace.max_per_second
+
+
+def test_while_bindings_wait_for_their_turn_pods_are_reported_at_the_lowest_rate():
+    time = Time()
+    reporter = reporter_of(time, load_of(bindings=PIPELINE.max_concurrent_bindings + 1))
+    for number in range(5000):
+        reporter.note(pod(f"p{number}"), lacks())
+    assert len(reported_in(reporter, time, 12.0)) == 10 * SETTINGS.pace.min_per_second
+
+
+def test_what_a_look_for_reports_costs_does_not_grow_with_the_pods_that_wait():
+    def steps(count: int) -> int:
+        time = Time()
+        reporter = reporter_of(time)
+        for number in range(count):
+            reporter.note(pod(f"p{number}"), lacks())
+        reported_in(reporter, time, 70.0)
+        reporter.note(pod("new"), lacks())
+        time.now += SETTINGS.patience_seconds
+        return steps_of(lambda: reporter._due.take(SETTINGS.pace.tick_seconds))
+
+    assert steps(20_000) < 1.2 * steps(200)
+
+
 def test_while_room_is_made_for_many_pods_the_condition_of_one_whose_turn_has_not_come_waits_for_its_nomination():
     time = Time()
-    reporter = reporter_of(time, many_preemptions=True)
+    reporter = reporter_of(time, load_of(many_preemptions=True))
     reporter.note(pod("searched"), lacks())
     reporter.note_preemption("uid-searched", "preemption: 0/3 nodes are available: 3 No preemption victims found.")
     reporter.note(pod("next"), lacks())
@@ -90,7 +147,7 @@ def test_a_pod_behind_a_crowd_whose_numbers_change_all_the_time_is_reported_at_o
 
     reported_in(reporter, time, 30.0, crowd_is_looked_at)
     reporter.note(pod("victim", namespace="victim"), lacks("Insufficient nvidia.com/gpu"))
-    soon = reported_in(reporter, time, SETTINGS.patience_seconds + 2 * SETTINGS.tick_seconds, crowd_is_looked_at)
+    soon = reported_in(reporter, time, SETTINGS.patience_seconds + 2 * SETTINGS.pace.tick_seconds, crowd_is_looked_at)
     assert soon["victim"] == 1
 
 
@@ -117,7 +174,8 @@ def test_pods_that_were_never_reported_come_before_news_of_others():
         reporter.note(each, lacks("Insufficient cpu"))
     reporter.note(pod("new"), lacks())
     time.now += SETTINGS.patience_seconds
-    assert reporter._due()[0].pod.name == "new"
+    (uid, _), *_ = reporter._due.take(SETTINGS.pace.tick_seconds)
+    assert uid == "uid-new"
 
 
 def test_what_is_written_with_a_nomination_is_not_reported_again_before_there_is_news():
@@ -148,7 +206,7 @@ async def test_the_condition_has_the_reason_of_the_diagnosis(reason):
     async with faulty([answer]) as server:
         recorder = EventRecorder(server.session, component="c", instance="i")
         time = Time()
-        reporter = UnschedulableReporter(server.session, recorder, time, ReporterSettings(tick_seconds=0.01))
+        reporter = UnschedulableReporter(server.session, recorder, time, ReporterSettings(pace=QUICK))
         reporter.note(pod("p"), replace(lacks(), condition_reason=reason))
         time.now += 10
         running = asyncio.create_task(reporter.run())
@@ -157,13 +215,63 @@ async def test_the_condition_has_the_reason_of_the_diagnosis(reason):
     assert patches[0]["status"]["conditions"][0]["reason"] == reason
 
 
+@asynccontextmanager
+async def running_reporter(answer):
+    """A reporter that writes at once what it is given, and the server that it writes to."""
+    async with faulty([answer]) as server:
+        recorder, time = EventRecorder(server.session, component="c", instance="i"), Time()
+        settings = ReporterSettings(patience_seconds=0.0, retry_seconds=0.0, pace=QUICK)
+        reporter = UnschedulableReporter(server.session, recorder, time, settings)
+        running = asyncio.create_task(reporter.run())
+        yield server, reporter
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_namespace_whose_writes_hang_keeps_no_condition_of_others_from_being_written():
+    release = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "/namespaces/stuck/" in request.path:
+            await release.wait()
+        return web.json_response({})
+
+    async with running_reporter(answer) as (server, reporter):
+        for number in range(100):
+            reporter.note(pod(f"p{number}", namespace="stuck"), lacks())
+        await server.asked(SETTINGS.pace.max_concurrent // 2)
+        reporter.note(pod("free", namespace="free"), lacks())
+        await eventually(lambda: any("/pods/free/" in each for each in server.seen))
+        release.set()
+
+
+@pytest.mark.parametrize("failure", [refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets])
+async def test_a_condition_that_the_api_server_could_not_store_is_written_again(failure):
+    answers = [failure, says(200)]
+    async with running_reporter(lambda request: (answers.pop(0) if len(answers) > 1 else answers[0])(request)) as it:
+        server, reporter = it
+        reporter.note(pod("p"), lacks())
+        await server.asked(2)
+        await eventually(lambda: reporter._waiting["uid-p"].reported is not None and not reporter._due)
+        assert len(reporter._recorder._series) == 1
+        assert [each.count for each in reporter._recorder._series.values()] == [1]
+
+
+async def test_a_condition_that_the_api_server_refuses_is_not_written_again():
+    async with running_reporter(refuses(409, "Conflict")) as (server, reporter):
+        reporter.note(pod("p"), lacks())
+        await server.asked(1)
+        await eventually(lambda: not reporter._due._tasks and not reporter._due)
+        assert len(server.seen) == 1
+
+
 async def test_pods_that_no_cycle_looks_at_because_many_like_them_are_before_them_are_reported_too():
     async with faulty([lambda request: web.json_response({})]) as server:
         made = scheduling(server.session)
-        for number in range(600):
+        for number in range(6000):
             made.informers.pods.on_change(None, raw_pod(f"p{number}"))
         running = asyncio.create_task(made.scheduler.run())
-        await eventually(lambda: len(made.parts.reporter._waiting) == 600)
+        await eventually(lambda: len(made.parts.reporter._waiting) == 6000)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -79,13 +79,11 @@ def build_parts(
     """
     settings = settings or PipelineSettings()
     profiles = ProfilesInUse()
-    reporter = UnschedulableReporter(
-        context.session, context.recorder, context.clock, many_preemptions=lambda: load.many_preemptions
-    )
+    reporter = UnschedulableReporter(context.session, context.recorder, context.clock, load=load)
     pinning = PreparationSettings(settings.binding_timeout_seconds)
     pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write)
     pending = PendingPods(cluster, profiles, reporter, context.clock)
-    group_status = PodGroupStatus(context.session, cluster, context.clock, profiles)
+    group_status = PodGroupStatus(context.session, cluster, context.clock, profiles, load)
     pending.on_pod_groups = group_status.note_changed
     claims = ClaimWrites(context.session, context.may_write, ClaimWriteSettings(settings.binding_timeout_seconds))
     volumes = VolumeBinder(cluster, claims, pending.__contains__)

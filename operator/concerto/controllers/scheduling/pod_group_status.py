@@ -6,14 +6,14 @@ group has waited for a while, and again only when the reasons have changed and s
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from concerto.api.podgroup import INITIALLY_SCHEDULED, GroupKey, PodGroup
 from concerto.controllers.runtime.clock import wall_timestamp
-from concerto.controllers.scheduling.reports_in_turn import next_reports
+from concerto.controllers.scheduling.binding_load import BindingLoad
+from concerto.controllers.scheduling.reports_in_turn import ReportLane, ReportPace, ReportsInTurn
 from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests
 from concerto.kube.resources import POD_GROUPS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
@@ -33,24 +33,26 @@ class PodGroupStatusSettings:
     Attributes:
         patience_seconds: a group that is scheduled within this time gets no condition before that.
         repeat_seconds: between two conditions of one group that is not scheduled.
-        tick_seconds: how often groups that are due are looked for.
-        retry_seconds: the same, after the API server failed to store a condition.
-        max_writes_per_tick: conditions in one tick.
+        retry_seconds: between two writes of a condition, if the API server failed to store the first one.
+        write_timeout_seconds: for one write.
+        pace: how many conditions are written.
     """
 
     patience_seconds: float = 2.0
     repeat_seconds: float = 30.0
-    tick_seconds: float = 0.5
     retry_seconds: float = 5.0
-    max_writes_per_tick: int = 20
+    write_timeout_seconds: float = 4.0
+    pace: ReportPace = field(default_factory=lambda: ReportPace(min_per_second=40.0))
 
 
 @dataclass(slots=True)
 class _Waiting:
     diagnosis: Diagnosis
+    reasons: frozenset[str]
     since: float
     written: frozenset[str] | None = None  # the reasons of the last condition
     written_at: float = float("-inf")
+    not_before: float = float("-inf")  # it is tried again
 
 
 class PodGroupStatus:
@@ -62,6 +64,7 @@ class PodGroupStatus:
         cluster: ClusterState,
         clock: Callable[[], float],
         schedulers: Container[str],
+        load: BindingLoad,
         settings: PodGroupStatusSettings | None = None,
     ) -> None:
         """Nothing is written before `run`.
@@ -71,15 +74,20 @@ class PodGroupStatus:
             cluster: the cluster.
             clock: seconds since the epoch.
             schedulers: scheduler names whose pods the operator places. Other schedulers write the conditions of theirs.
+            load: the writes that place pods, which come first.
             settings: when conditions are written.
         """
         self._session = session
         self._cluster = cluster
         self._clock = clock
         self._schedulers = schedulers
-        self._settings = settings or PodGroupStatusSettings()
+        self._settings = settings = settings or PodGroupStatusSettings()
         self._changed: set[GroupKey] = set()
         self._waiting: dict[GroupKey, _Waiting] = {}
+        self._scheduled: set[GroupKey] = set()  # of which True is to be written
+        self._due: ReportsInTurn[GroupKey] = ReportsInTurn(
+            settings.pace, clock, holds_back=lambda: load.busy, prepare=self._look_at_changed
+        )
 
     def note_changed(self, keys: Iterable[GroupKey]) -> None:
         """These PodGroups or their pods have changed."""
@@ -87,65 +95,78 @@ class PodGroupStatus:
 
     def note(self, key: GroupKey, diagnosis: Diagnosis | None) -> None:
         """A cycle has looked at the group: None, or why none of its pods was placed."""
+        if key in self._scheduled:
+            return
         waiting = self._waiting.get(key)
         if diagnosis is None:
-            self._waiting.pop(key, None)
-        elif waiting is None:
-            self._waiting[key] = _Waiting(diagnosis, self._clock())
-        else:
-            waiting.diagnosis = diagnosis
+            if self._waiting.pop(key, None) is not None:
+                self._due.drop(key)
+            return
+        reasons = frozenset(diagnosis.reasons)
+        if waiting is None:
+            waiting = self._waiting[key] = _Waiting(diagnosis, reasons, self._clock())
+            self._update(key, waiting)
+        waiting.diagnosis = diagnosis
+        if waiting.reasons != reasons:
+            waiting.reasons = reasons
+            self._update(key, waiting)
 
     async def run(self) -> None:
-        """Write until cancelled."""
-        wait = self._settings.tick_seconds
-        while True:
-            await asyncio.sleep(wait)
-            taken = await self.write_due()
-            wait = self._settings.tick_seconds if taken else self._settings.retry_seconds
+        """Write until cancelled: groups that no condition was written of first, namespaces in turn."""
+        await self._due.run(self._report)
 
-    async def write_due(self) -> bool:
-        """Write what is due; False if the API server failed to store some of it, which is then due again."""
-        return all(await asyncio.gather(*(self._write(group, body) for group, body in self.due())))
-
-    def due(self) -> list[tuple[PodGroup, Object]]:
-        """Groups whose conditions are to be written now, and the conditions; at most so many as one tick writes."""
-        groups, now, limit = self._cluster.pod_groups, self._clock(), self._settings.max_writes_per_tick
-        found: list[tuple[PodGroup, Object]] = []
-        for key in list(self._changed):
-            if len(found) == limit:
-                return found
-            self._changed.discard(key)
-            group = groups.get(key)
-            if group is None:
-                self._waiting.pop(key, None)
-            elif group.scheduled[0] != "True" and self._is_scheduled(group):
-                self._waiting.pop(key, None)
-                found.append((group, build_condition_patch(group, "True", "Scheduled", "")))
-        for group, waiting in self._unscheduled(now, limit - len(found)):
-            waiting.written, waiting.written_at = frozenset(waiting.diagnosis.reasons), now
-            reason = SCHEDULER_ERROR if waiting.diagnosis.condition_reason == SCHEDULER_ERROR else UNSCHEDULABLE
-            found.append((group, build_condition_patch(group, "False", reason, waiting.diagnosis.message)))
-        return found
-
-    def _unscheduled(self, now: float, limit: int) -> list[tuple[PodGroup, _Waiting]]:
-        """Groups of which False is to be written now: at most so many, those it was never written of first."""
-        due: list[tuple[PodGroup, _Waiting]] = []
-        for key, waiting in list(self._waiting.items()):
+    def _look_at_changed(self) -> None:
+        """Have True written of the groups that are scheduled by now, and nothing of those that are gone."""
+        changed, self._changed = self._changed, set()
+        for key in changed:
             group = self._cluster.pod_groups.get(key)
             if group is None or group.scheduled[0] == "True":
-                del self._waiting[key]
-            elif self._is_due(waiting, now):
-                due.append((group, waiting))
-        due.sort(key=lambda each: (each[1].written_at, each[1].since))
-        return next_reports(
-            due, limit, is_first=lambda each: each[1].written is None, namespace=lambda each: each[0].namespace
-        )
+                self._forget(key)
+            elif key not in self._scheduled and self._is_scheduled(group):
+                self._forget(key)
+                self._scheduled.add(key)
+                self._due.put(key, ReportLane(group.namespace, is_first=True), self._clock())
 
-    def _is_due(self, waiting: _Waiting, now: float) -> bool:
+    def _forget(self, key: GroupKey) -> None:
+        self._waiting.pop(key, None)
+        self._scheduled.discard(key)
+        self._due.drop(key)
+
+    def _update(self, key: GroupKey, waiting: _Waiting) -> None:
+        """Have False written once the group has waited for long enough, if there is news."""
+        if waiting.reasons == waiting.written:
+            self._due.drop(key)
+            return
         settings = self._settings
-        is_news = waiting.written != frozenset(waiting.diagnosis.reasons)
-        waited = now - waiting.since >= settings.patience_seconds
-        return is_news and waited and now - waiting.written_at >= settings.repeat_seconds
+        due_at = max(
+            waiting.since + settings.patience_seconds,
+            waiting.written_at + settings.repeat_seconds,
+            waiting.not_before,
+        )
+        self._due.put(key, ReportLane(key[0], waiting.written is None), due_at)
+
+    async def _report(self, key: GroupKey) -> None:
+        """Write the group's condition, if that is still to be written."""
+        group, waiting = self._cluster.pod_groups.get(key), self._waiting.get(key)
+        if group is None or group.scheduled[0] == "True":
+            self._forget(key)
+        elif key in self._scheduled:
+            self._scheduled.discard(key)
+            if self._is_scheduled(group) and not await self._write(
+                group, build_condition_patch(group, "True", "Scheduled", "")
+            ):
+                self._scheduled.add(key)
+                lane = ReportLane(group.namespace, is_first=True)
+                self._due.put(key, lane, self._clock() + self._settings.retry_seconds)
+        elif waiting is not None and waiting.reasons != waiting.written:
+            waiting.written, waiting.written_at = waiting.reasons, self._clock()
+            self._due.drop(key)
+            reason = SCHEDULER_ERROR if waiting.diagnosis.condition_reason == SCHEDULER_ERROR else UNSCHEDULABLE
+            body = build_condition_patch(group, "False", reason, waiting.diagnosis.message)
+            if not await self._write(group, body) and self._waiting.get(key) is waiting:
+                waiting.written, waiting.written_at = None, float("-inf")
+                waiting.not_before = self._clock() + self._settings.retry_seconds
+                self._update(key, waiting)
 
     def _is_scheduled(self, group: PodGroup) -> bool:
         members = self._cluster.pod_groups.members(group.key)
@@ -157,16 +178,19 @@ class PodGroupStatus:
         """Returns False if the API server failed to store it, and may succeed later."""
         try:
             path = POD_GROUPS.path(group.namespace, group.name, "status")
-            await self._session.request("PATCH", path, body=Patch(STRATEGIC_PATCH, body), attempts=1)
+            await self._session.request(
+                "PATCH",
+                path,
+                body=Patch(STRATEGIC_PATCH, body),
+                timeout_seconds=self._settings.write_timeout_seconds,
+                attempts=1,
+            )
         except KubeError as error:
             if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError):
                 # It is gone, or another has its name
                 logger.debug("PodGroup %s/%s: %s", group.namespace, group.name, error)
                 return True
             logger.info("PodGroup %s/%s: %s", group.namespace, group.name, error)
-            self._changed.add(group.key)
-            if (waiting := self._waiting.get(group.key)) is not None:
-                waiting.written, waiting.written_at = None, float("-inf")
             return False
         return True
 

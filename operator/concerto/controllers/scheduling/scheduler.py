@@ -26,7 +26,7 @@ from concerto.scheduling.cycle import schedule
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.gangs.gang import WAITING
 from concerto.scheduling.gangs.recovery import note_unfinished
-from concerto.scheduling.queue_marks import mark_failures, next_beyond_heads
+from concerto.scheduling.queue_marks import BeyondHeads, mark_failures
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
@@ -40,7 +40,7 @@ _MIN_WAIT_SECONDS = 0.05
 _ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
 """What may be possible once room is not held for a gang any more."""
 _MAX_NOTED = 5000
-"""Pods beyond those that a cycle looks at which are noted with it, for all kinds together: 10 ms."""
+"""Pods beyond those that a cycle looks at which are noted at a time, for all kinds together: 10 ms."""
 _MAX_LOGGED = 100
 """Different errors of plugins that are remembered, so that each is logged once."""
 
@@ -63,6 +63,7 @@ class Scheduler:
         self._parts = parts
         self._pipeline = pipeline
         self._housekeeping = housekeeping
+        self._beyond = BeyondHeads(parts.pending.queue)
         self._generator = np.random.default_rng()
         self._logged: set[str] = set()
         self._hold_ends_at = -math.inf
@@ -96,7 +97,11 @@ class Scheduler:
             first, of_postponed = next(heads, None), parts.pending.queue.get(postponed)
             if first is None and of_postponed is None:
                 out_of_time = False  # all that wait have been looked at
-                await parts.pending.wait_for_work(now)
+                if self._beyond:
+                    self._note_beyond_heads()
+                    await asyncio.sleep(_MIN_WAIT_SECONDS)
+                else:
+                    await parts.pending.wait_for_work(now)
                 continue
             # No await from here to the end of the cycle: it decides on one state of the cluster
             with self._context.metrics.cycle_seconds.time():
@@ -128,6 +133,10 @@ class Scheduler:
             rest = parts.load.min_cycle_interval_seconds - (clock() - started)
             await asyncio.sleep(_MIN_WAIT_SECONDS if result.out_of_time else max(0.0, rest))
 
+    def _note_beyond_heads(self) -> None:
+        for pod, why in self._beyond.take(_MAX_NOTED):
+            self._parts.reporter.note(pod, why)
+
     def _end_hold_at(self, until: float, now: float) -> None:
         """Have a cycle look at the gang that holds room once its time is over."""
         holder = self._parts.cluster.pod_groups.held_room.holder
@@ -155,8 +164,8 @@ class Scheduler:
             elif failure.error is not None and (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
                 logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)
-        for pod, why in next_beyond_heads(queue, result, _MAX_NOTED):
-            parts.reporter.note(pod, why)
+        self._beyond.add(result)
+        self._note_beyond_heads()
         for key, diagnosis in result.gangs.items():
             parts.group_status.note(key, diagnosis)
             metrics.gangs.labels(_outcome_of_gang(diagnosis)).inc()

@@ -2,23 +2,23 @@
 
 An event and the condition PodScheduled=False, as kube-scheduler writes them; but a pod that waits for a second because
 all nodes are busy is no news, so both are written only when it has waited for a while, and again only when the reasons
-have changed and some time has passed. They are paced: writes on this path must not slow down bindings. The condition of
-a pod that is nominated is written with its nomination, as by kube-scheduler.
+have changed and some time has passed. They are paced (`ReportPace`): writes on this path must not slow down bindings.
+The condition of a pod that is nominated is written with its nomination, as by kube-scheduler.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from concerto.api.pod import PodView
 from concerto.api.timestamps import format_timestamp
 from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.controllers.scheduling.binding_load import BindingLoad
 from concerto.controllers.scheduling.event_notes import pod_subject
-from concerto.controllers.scheduling.reports_in_turn import next_reports
-from concerto.kube import ApiError, KubeError, Object, Session
+from concerto.controllers.scheduling.reports_in_turn import ReportLane, ReportPace, ReportsInTurn
+from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
@@ -36,17 +36,17 @@ class ReporterSettings:
         patience_beside_preemptions_seconds: the same while room is made for many pods, for a pod that pods to evict
             have not been searched for yet. Its condition is written with its nomination, if its turn comes in time.
         repeat_seconds: between two reports on one pod, if the reasons have changed.
-        tick_seconds: how often pods that are due are looked for.
-        max_reports_per_tick: reports in one tick.
-        max_concurrent_reports: writes of conditions in flight.
+        retry_seconds: between two writes of a condition, if the API server failed to store the first one.
+        write_timeout_seconds: for one write of a condition.
+        pace: how many conditions are written.
     """
 
     patience_seconds: float = 2.0
     patience_beside_preemptions_seconds: float = 15.0
     repeat_seconds: float = 30.0
-    tick_seconds: float = 0.5
-    max_reports_per_tick: int = 40
-    max_concurrent_reports: int = 8
+    retry_seconds: float = 5.0
+    write_timeout_seconds: float = 4.0
+    pace: ReportPace = field(default_factory=ReportPace)
 
 
 @dataclass(slots=True)
@@ -60,11 +60,22 @@ class _Waiting:
     is_nominated: bool = False  # and its condition was written with its nomination
     reported: frozenset[str] | None = None  # the reasons of the last report
     reported_at: float = float("-inf")
+    recorded: frozenset[str] | None = None  # the reasons of the last event, if the condition could not be stored
+    not_before: float = float("-inf")  # it is tried again
 
     @property
     def text(self) -> str:
         """Why no node took the pod, and why no pods are evicted for it."""
         return f"{self.message} {self.preemption}" if self.preemption else self.message
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the reasons are not those of the last report. Numbers change all the time in a busy cluster."""
+        return self.reasons != self.reported
+
+    def forget_report(self) -> None:
+        """The pod counts as one that was never reported on."""
+        self.is_nominated, self.reported, self.reported_at = False, None, float("-inf")
 
 
 class UnschedulableReporter:
@@ -76,7 +87,7 @@ class UnschedulableReporter:
         recorder: EventRecorder,
         clock: Callable[[], float],
         settings: ReporterSettings | None = None,
-        many_preemptions: Callable[[], bool] = lambda: False,
+        load: BindingLoad | None = None,
     ) -> None:
         """Nothing is written before `run`.
 
@@ -85,14 +96,20 @@ class UnschedulableReporter:
             recorder: of the events.
             clock: seconds since the epoch.
             settings: when a pod is reported.
-            many_preemptions: whether room is being made for many pods.
+            load: the writes that place pods, which come first.
         """
         self._session = session
         self._recorder = recorder
         self._clock = clock
-        self._settings = settings or ReporterSettings()
-        self._many_preemptions = many_preemptions
+        self._settings = settings = settings or ReporterSettings()
         self._waiting: dict[str, _Waiting] = {}
+        beside = settings.patience_beside_preemptions_seconds - settings.patience_seconds
+        self._due: ReportsInTurn[str] = ReportsInTurn(
+            settings.pace,
+            clock,
+            holds_back=lambda: load is not None and load.busy,
+            delay=lambda: beside if load is not None and load.many_preemptions else 0.0,
+        )
 
     def note(self, pod: PodView, diagnosis: Diagnosis) -> None:
         """A cycle found no node for the pod, or for one like it."""
@@ -100,8 +117,11 @@ class UnschedulableReporter:
         reasons = frozenset(diagnosis.reasons)
         if known is None:
             known = self._waiting[pod.uid] = _Waiting(pod, diagnosis.message, reasons, self._clock())
-        known.pod, known.message, known.reasons = pod, diagnosis.message, reasons
-        known.reason = diagnosis.condition_reason
+            self._update(pod.uid, known)
+        known.pod, known.message, known.reason = pod, diagnosis.message, diagnosis.condition_reason
+        if known.reasons != reasons:
+            known.reasons = reasons
+            self._update(pod.uid, known)
 
     def note_preemption(self, uid: str, message: str) -> str:
         """What came of the search for pods to evict for a pod without a node; returns all that is known of it.
@@ -112,8 +132,9 @@ class UnschedulableReporter:
         if waiting is None:
             return message
         if waiting.is_nominated:
-            waiting.is_nominated, waiting.reported, waiting.reported_at = False, None, float("-inf")
+            waiting.forget_report()
         waiting.preemption = message
+        self._update(uid, waiting)
         return waiting.text
 
     def conditions_beside_nomination(self, uid: str) -> list[Object]:
@@ -124,71 +145,79 @@ class UnschedulableReporter:
         waiting = self._waiting.get(uid)
         if waiting is None:
             return []
-        waiting.is_nominated, waiting.reported, waiting.reported_at = True, waiting.reasons, self._clock()
+        waiting.is_nominated = True
+        self._note_reported(uid, waiting)
         return [_build_condition(waiting.pod, waiting.text, wall_timestamp(), waiting.reason)]
 
     def forget(self, uid: str) -> None:
         """The pod has found a node, or is gone."""
-        self._waiting.pop(uid, None)
+        if self._waiting.pop(uid, None) is not None:
+            self._due.drop(uid)
 
     async def run(self) -> None:
-        """Report until cancelled."""
-        limit = asyncio.Semaphore(self._settings.max_concurrent_reports)
-        while True:
-            await asyncio.sleep(self._settings.tick_seconds)
-            await asyncio.gather(*(self._report(waiting, limit) for waiting in self._due()))
+        """Report until cancelled: pods never reported first, namespaces in turn, the longest wait first."""
+        await self._due.run(self._report)
 
-    def _due(self) -> list[_Waiting]:
-        """Pods to report on now: those never reported first, the namespaces in turn, the longest wait first.
-
-        Numbers in the message change all the time in a busy cluster; only other reasons are news.
-        """
-        now, settings = self._clock(), self._settings
-        many = self._many_preemptions()
-        patience_before_search = settings.patience_beside_preemptions_seconds if many else settings.patience_seconds
-        due = [
-            w
-            for w in self._waiting.values()
-            if w.reasons != w.reported
-            and now - w.since >= (settings.patience_seconds if w.preemption else patience_before_search)
-            and now - w.reported_at >= settings.repeat_seconds
-        ]
-        due.sort(key=lambda w: (w.reported_at, w.since))
-        return next_reports(
-            due,
-            settings.max_reports_per_tick,
-            is_first=lambda w: w.reported is None,
-            namespace=lambda w: w.pod.namespace,
+    def _update(self, uid: str, waiting: _Waiting) -> None:
+        """Have the pod reported on once it has waited for long enough, if there is news."""
+        if not waiting.is_news:
+            self._due.drop(uid)
+            return
+        settings, is_first = self._settings, waiting.reported is None
+        due_at = max(
+            waiting.since + settings.patience_seconds,
+            waiting.reported_at + settings.repeat_seconds,
+            waiting.not_before,
         )
+        # Until its turn has come to have pods to evict searched for
+        may_wait = is_first and not waiting.preemption
+        self._due.put(uid, ReportLane(waiting.pod.namespace, is_first, may_wait), due_at)
 
-    async def _report(self, waiting: _Waiting, limit: asyncio.Semaphore) -> None:
-        async with limit:
-            if self._waiting.get(waiting.pod.uid) is waiting:  # it has found no node meanwhile
-                waiting.reported, waiting.reported_at = waiting.reasons, self._clock()
-                await self._write(waiting)
+    def _note_reported(self, uid: str, waiting: _Waiting) -> None:
+        waiting.reported, waiting.reported_at = waiting.reasons, self._clock()
+        self._due.drop(uid)
 
-    async def _write(self, waiting: _Waiting) -> None:
+    async def _report(self, uid: str) -> None:
+        waiting = self._waiting.get(uid)
+        if waiting is None or not waiting.is_news:  # it has found a node meanwhile, or was nominated
+            return
+        reasons = waiting.reasons
+        if waiting.recorded != reasons:
+            self._recorder.record(
+                pod_subject(waiting.pod),
+                type="Warning",
+                reason="FailedScheduling",
+                action="Scheduling",
+                note=waiting.text,
+            )
+        waiting.recorded = None
+        self._note_reported(uid, waiting)
+        if await self._write(waiting) or waiting.is_nominated or self._waiting.get(uid) is not waiting:
+            return
+        waiting.forget_report()
+        waiting.recorded, waiting.not_before = reasons, self._clock() + self._settings.retry_seconds
+        self._update(uid, waiting)
+
+    async def _write(self, waiting: _Waiting) -> bool:
+        """Returns False if the API server failed to store the condition, and may succeed later."""
         pod = waiting.pod
-        self._recorder.record(
-            pod_subject(pod),
-            type="Warning",
-            reason="FailedScheduling",
-            action="Scheduling",
-            note=waiting.text,
-        )
+        patch = build_unschedulable_patch(pod, waiting.text, wall_timestamp(), waiting.reason)
         try:
             await self._session.request(
                 "PATCH",
                 PODS.path(pod.namespace, pod.name, "status"),
-                body=Patch(
-                    STRATEGIC_PATCH, build_unschedulable_patch(pod, waiting.text, wall_timestamp(), waiting.reason)
-                ),
+                body=Patch(STRATEGIC_PATCH, patch),
+                timeout_seconds=self._settings.write_timeout_seconds,
                 attempts=1,
             )
-        except ApiError as error:
-            logger.debug("%s/%s: %s", pod.namespace, pod.name, error)  # it is gone, or another of its name is there
         except KubeError as error:
+            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError):
+                # It is gone, or another of its name is there
+                logger.debug("%s/%s: %s", pod.namespace, pod.name, error)
+                return True
             logger.info("%s/%s: %s", pod.namespace, pod.name, error)
+            return False
+        return True
 
 
 def build_unschedulable_patch(pod: PodView, message: str, now: str, reason: str = UNSCHEDULABLE) -> Object:
