@@ -7,6 +7,7 @@ from concerto.scheduling import evaluation, feasibility
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+from support.volume_builders import claim, mounts, store, volume
 
 HIGH, LOW = 100, 0
 
@@ -53,6 +54,15 @@ def test_a_nominated_pod_that_refuses_some_pods_distinguishes_them_from_others(f
     for uid in ("uid-n", "uid-taken"):
         cluster.remove_pod(uid)
     assert cluster.signatures.of(heads[0]) == cluster.signatures.of(heads[1])
+
+
+@pytest.mark.parametrize(("nodes", "placed"), [("a", {}), ("ab", {"asks": "b"})])
+def test_a_nominated_pod_keeps_its_claim_for_one_pod_on_its_node(nodes, placed):
+    cluster = cluster_with(nominated("n", requests=None, **mounts("data")), nodes=nodes)
+    store(cluster, claim(accessModes=["ReadWriteOncePod"], volume="disk"), volume(claim="data"))
+    found, failures = decide(cluster, asks(cpu="", **mounts("data")))
+    assert found == placed
+    assert all("ReadWriteOncePod access mode already in-use" in f.diagnosis.message for f in failures)
 
 
 def test_a_pod_of_higher_priority_takes_the_room():
