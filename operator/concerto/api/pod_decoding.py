@@ -1,73 +1,210 @@
-"""Decoding of Pods without what `trim_pod` leaves out.
+"""Decoding of Pods to what `trim_pod` leaves of them.
 
-Managed fields, environments and mounts are most of what the API server sends of a pod. msgspec passes over them and
-makes no objects of them. To decode and trim a list of pods so takes a third of the CPU time that orjson takes
-(`pytest -s -m bench e2e/bench/test_bench_kube.py`).
+Managed fields, environments and mounts are most of what the API server sends of a pod: msgspec passes over them and
+makes no objects of them. What is kept and equal in many pods is compared as text, and is made into objects once
+(`pytest -s -m bench e2e/bench/test_bench_kube.py` measures it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from sys import intern
 from types import GenericAlias
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 import orjson
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from concerto.api import pod_start
 from concerto.api import pod_trimming as kept
+from concerto.api.pod_ownership import MIRROR
+from concerto.api.pod_volumes import SOURCES, trim_volumes
+from concerto.api.shared_parts import SharedParts
+
+Trim = Callable[[dict[str, Any]], dict[str, Any]]
+
+_SURELY_FEW_LABEL_BYTES = kept.MAX_LABEL_BYTES // 2
+_Change = Literal["ADDED", "MODIFIED", "DELETED"]
+_CHANGES = get_args(_Change)
 
 
-def decode_pod_list(payload: bytes) -> Any:
-    """A PodList as the API server sends it; its items are such that `trim_pod` makes of them what it always does.
+class PodDecoder:
+    """Makes of the JSON of pods what `trim_pod` makes of them. What is equal in many pods is shared: it may not change.
 
-    Raises:
-        ValueError: it is not JSON.
+    Args:
+        parts: holds what is shared.
+        trim: `trim_pod`, or what reports its errors. It is given the pods that lack a field which each pod has, or of
+            which a field has another type.
     """
-    return _decoded(_LIST, payload)
+
+    def __init__(self, parts: SharedParts, trim: Trim = kept.trim_pod) -> None:
+        self._parts = parts
+        self._trim = trim
+
+    def page(self, payload: bytes) -> Any:
+        """A PodList as the API server sends it, with trimmed items.
+
+        Raises:
+            ValueError: it is not JSON.
+        """
+        try:
+            found = _LIST.decode(payload)
+            return {"metadata": orjson.loads(bytes(found.metadata)), "items": [self._pod(pod) for pod in found.items]}
+        except Exception:
+            whole = orjson.loads(payload)  # whatever is wrong, who reads the one pod in which it is reports it
+            if isinstance(whole, dict) and whole.get("items"):
+                whole["items"] = [self._trim(item) for item in whole["items"]]
+            return whole
+
+    def event(self, line: bytes) -> Any:
+        """A watch event as the API server sends it. A pod in it is trimmed; a bookmark and an error are whole.
+
+        Raises:
+            ValueError: it is not JSON.
+        """
+        try:
+            found = _EVENT.decode(line)
+            return {"type": found.type, "object": self._pod(found.object)}
+        except Exception:
+            whole = orjson.loads(line)
+            if isinstance(whole, dict) and whole.get("type") in _CHANGES:
+                whole["object"] = self._trim(whole["object"])
+            return whole
+
+    def _pod(self, pod: Any) -> dict[str, Any]:
+        status = {} if pod.status is UNSET else self._status(pod.status)
+        return {"metadata": self._metadata(pod.metadata), "spec": self._spec(pod.spec), "status": status}
+
+    def _metadata(self, metadata: _Metadata) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "namespace": intern(metadata.namespace),
+            "name": metadata.name,
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resourceVersion,
+        }
+        if metadata.labels is not UNSET:
+            labels = self._parts.read(text := bytes(metadata.labels))
+            found["labels"] = labels if len(text) < _SURELY_FEW_LABEL_BYTES else kept.trim_labels(labels)
+        if metadata.ownerReferences is not UNSET:
+            found["ownerReferences"] = self._parts.read(bytes(metadata.ownerReferences))
+        if metadata.annotations is not UNSET and metadata.annotations.mirror is not UNSET:
+            found["annotations"] = {MIRROR: ""}
+        for key in _OTHER_METADATA:
+            if (value := getattr(metadata, key)) is not UNSET:
+                found[key] = value
+        return found
+
+    def _spec(self, spec: Any) -> dict[str, Any]:
+        # All but its node and its volumes is equal in the pods of one workload
+        node, volumes, spec.volumes = spec.nodeName, spec.volumes, UNSET
+        if node is not UNSET:
+            spec.nodeName = ""
+        found: dict[str, Any] = self._parts.read(_encode(spec), _read_spec).copy()
+        if node is not UNSET:
+            found["nodeName"] = intern(node)
+        if volumes is not UNSET and (trimmed := _volumes(volumes)):
+            found["volumes"] = trimmed
+        return found
+
+    def _status(self, status: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key in _STATUS_TEXTS:
+            if (value := getattr(status, key)) is not UNSET:
+                found[key] = intern(value)
+        for key in _STATUS_PARTS:
+            if (value := getattr(status, key)) is not UNSET:
+                found[key] = self._parts.read(bytes(value))
+        for key in _CONTAINER_STATUSES:
+            statuses = getattr(status, key)
+            if statuses is not UNSET and (reported := self._container_statuses(statuses, status.phase)):
+                found[key] = reported
+        if status.conditions is not UNSET and (conditions := _conditions(status.conditions)):
+            found["conditions"] = conditions
+        return found
+
+    def _container_statuses(self, statuses: list[Any], phase: Any) -> Any:
+        if phase == "Pending":
+            trimmed = (kept.trim_container_status(each, phase) for each in orjson.loads(_encode(statuses)))
+            return [each for each in trimmed if each]
+        resized = [each for each in statuses if each.resources is not UNSET or each.allocatedResources is not UNSET]
+        for each in resized:
+            each.restartCount = each.state = each.lastState = UNSET
+        return self._parts.read(_encode(resized)) if resized else None
 
 
-def decode_pod_event(line: bytes) -> Any:
-    """A watch event as the API server sends it; a Pod in it as of `decode_pod_list`.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
-    return _decoded(_EVENT, line)
+def _read_spec(text: bytes) -> dict[str, Any]:
+    """A map whose copies take less memory than those of the map that orjson makes."""
+    return dict(orjson.loads(text).items())
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
-    try:
-        return msgspec.to_builtins(decoder.decode(text))
-    except (msgspec.DecodeError, RecursionError):
-        # A bookmark, an error, or a pod of which one field has another type than pods have: all of it is
-        # decoded, and the reader of the object reports what is wrong
-        return orjson.loads(text)
+def _volumes(volumes: list[Any]) -> list[dict[str, Any]]:
+    some = [each for each in volumes if any(getattr(each, source) is not UNSET for source in SOURCES)]
+    return trim_volumes(orjson.loads(_encode(some))) if some else []
 
 
-def _struct(name: str, fields: Iterable[str], **typed: Any) -> Any:
-    """Objects of which these fields are decoded; those that are not there stay so."""
-    types: dict[str, Any] = dict.fromkeys(fields, Any) | typed
-    return msgspec.defstruct(name, [(field, kind, msgspec.UNSET) for field, kind in types.items()], gc=False)
+def _conditions(conditions: list[_Condition]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key in kept.CONDITIONS[each.type] if (value := getattr(each, key)) is not UNSET}
+        for each in conditions
+        if each.type in kept.CONDITIONS
+    ]
+
+
+def _struct(name: str, fields: Iterable[str], *typed: tuple[str, Any]) -> Any:
+    """Objects of which these fields are decoded, those without a type as text; what is not there stays so."""
+    types = dict.fromkeys(fields, Raw) | dict(typed)
+    return msgspec.defstruct(name, [(field, kind, UNSET) for field, kind in types.items()], gc=False)
 
 
 def _many(kind: Any) -> Any:
     return GenericAlias(list, (kind,))
 
 
-_CONTAINER = _struct("Container", kept.CONTAINER)
-_CONTAINER_STATUS = _struct("ContainerStatus", (*kept.CONTAINER_STATUS, *pod_start.FIELDS))
-_POD = _struct(
-    "Pod",
-    ("apiVersion", "kind"),
-    metadata=_struct("Metadata", (*kept.METADATA, "annotations")),
-    spec=_struct("Spec", (*kept.SPEC, "volumes"), containers=_many(_CONTAINER), initContainers=_many(_CONTAINER)),
-    status=_struct(
-        "Status",
-        (*kept.STATUS, "conditions"),
-        containerStatuses=_many(_CONTAINER_STATUS),
-        initContainerStatuses=_many(_CONTAINER_STATUS),
-    ),
+class _Annotations(Struct, rename={"mirror": MIRROR}, gc=False):
+    mirror: Raw | UnsetType = UNSET
+
+
+class _Metadata(Struct, gc=False):
+    namespace: str
+    name: str
+    uid: str
+    resourceVersion: str
+    labels: Raw | UnsetType = UNSET
+    ownerReferences: Raw | UnsetType = UNSET
+    annotations: _Annotations | UnsetType = UNSET
+    generateName: str | UnsetType = UNSET
+    creationTimestamp: Any = UNSET
+    deletionTimestamp: Any = UNSET
+    deletionGracePeriodSeconds: Any = UNSET
+
+
+class _Condition(Struct, gc=False):
+    type: str
+    status: Any = UNSET
+    reason: Any = UNSET
+    lastTransitionTime: Any = UNSET
+
+
+_OTHER_METADATA = ("generateName", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_STATUS_TEXTS = ("phase", "startTime", "hostIP", "nominatedNodeName")
+_STATUS_PARTS = ("resources", "allocatedResources")
+_CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses")
+_CONTAINERS = _many(_struct("Container", kept.CONTAINER))
+_REPORTS = _many(_struct("ContainerStatus", (*kept.CONTAINER_STATUS, *pod_start.FIELDS)))
+_SPEC = _struct(
+    "Spec", kept.SPEC, ("nodeName", str), ("containers", _CONTAINERS), ("initContainers", _CONTAINERS),
+    ("volumes", _many(_struct("Volume", ("name", *SOURCES)))),
+)  # fmt: skip
+_STATUS = _struct(
+    "Status", _STATUS_PARTS, *((field, str) for field in _STATUS_TEXTS),
+    *((field, _REPORTS) for field in _CONTAINER_STATUSES), ("conditions", _many(_Condition)),
+)  # fmt: skip
+_POD = msgspec.defstruct("Pod", [("metadata", _Metadata), ("spec", _SPEC), ("status", _STATUS, UNSET)], gc=False)
+_LIST: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    msgspec.defstruct("List", [("metadata", Raw), ("items", _many(_POD))], gc=False)
 )
-_LIST: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_struct("List", ("metadata",), items=_many(_POD)))
-_EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_struct("Event", ("type",), object=_POD))
+_EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    msgspec.defstruct("Event", [("type", _Change), ("object", _POD)], gc=False)
+)
+_encode = msgspec.json.Encoder().encode

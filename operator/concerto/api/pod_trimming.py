@@ -23,9 +23,9 @@ SPEC = (
     "preemptionPolicy", "hostNetwork", "hostUsers", "restartPolicy",
 )  # fmt: skip
 STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName", "hostIP")
-_CONDITIONS = ("PodResizePending", "DisruptionTarget")
-_TIMED_CONDITIONS = ("Ready", "PodScheduled")
-_CONDITION = ("type", "status", "lastTransitionTime")
+_TIMED, _EXPLAINED = ("type", "status", "lastTransitionTime"), ("type", "status", "reason")
+CONDITIONS = {"Ready": _TIMED, "PodScheduled": _TIMED, "PodResizePending": _EXPLAINED, "DisruptionTarget": _EXPLAINED}
+"""What is kept of conditions, by their type."""
 CONTAINER = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
 _TARGET_SPEC = ("nodeName", "schedulerName", "overhead", "resources")
 _TARGET_STATUS = ("phase", "startTime", "hostIP", "conditions")
@@ -44,8 +44,8 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     spec = obj["spec"]
     status = obj.get("status") or {}
     trimmed_metadata = {k: metadata[k] for k in METADATA if k in metadata}
-    if len(labels := metadata.get("labels") or {}) > _FEW_LABELS and _has_too_much_text(labels):
-        trimmed_metadata["labels"] = {}
+    if "labels" in metadata:
+        trimmed_metadata["labels"] = trim_labels(metadata["labels"])
     if MIRROR in (metadata.get("annotations") or ()):
         trimmed_metadata["annotations"] = {MIRROR: ""}
     trimmed = {k: spec[k] for k in SPEC if k in spec}
@@ -56,22 +56,26 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
         trimmed["volumes"] = volumes
     trimmed_status: dict[str, Any] = {k: status[k] for k in STATUS if k in status}
     for statuses in ("containerStatuses", "initContainerStatuses"):
-        kept = [_trim_container_status(s, status.get("phase")) for s in status.get(statuses) or ()]
+        kept = [trim_container_status(s, status.get("phase")) for s in status.get(statuses) or ()]
         if any(kept):
             trimmed_status[statuses] = [s for s in kept if s]
-    conditions = []
-    for condition in status.get("conditions") or ():
-        kind = condition.get("type")
-        if kind in _TIMED_CONDITIONS:
-            conditions.append({k: condition[k] for k in _CONDITION if k in condition})
-        elif kind in _CONDITIONS:
-            conditions.append(condition)
+    conditions = [
+        {k: condition[k] for k in CONDITIONS[condition["type"]] if k in condition}
+        for condition in status.get("conditions") or ()
+        if condition.get("type") in CONDITIONS
+    ]
     if conditions:
         trimmed_status["conditions"] = conditions
     return {"metadata": trimmed_metadata, "spec": trimmed, "status": trimmed_status}
 
 
-def _trim_container_status(status: Raw, phase: str | None) -> dict[str, Any]:
+def trim_labels(labels: Any) -> Any:
+    """Of ``metadata.labels``, none if they have too much text."""
+    return {} if labels and len(labels) > _FEW_LABELS and _has_too_much_text(labels) else labels
+
+
+def trim_container_status(status: Raw, phase: str | None) -> dict[str, Any]:
+    """The part of a container's status that is read of a pod in this phase."""
     resized = "resources" in status or "allocatedResources" in status
     trimmed = {k: status[k] for k in CONTAINER_STATUS if k in status} if resized else {}
     return trimmed | trim_start(status) if phase == "Pending" else trimmed

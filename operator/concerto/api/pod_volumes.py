@@ -27,6 +27,8 @@ _KEPT = {
     "portworxVolume": ("volumeID",),
     "image": ("reference",),
 }
+SOURCES = tuple(_KEPT)
+"""Fields of a volume, each of another sort, of which something is read."""
 
 
 @dataclass(frozen=True, slots=True)

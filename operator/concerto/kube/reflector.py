@@ -36,15 +36,17 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Decoding:
-    """How what the server sends is decoded: all of it, or only what `trim` does not leave out.
+    """How what the server sends is decoded.
 
     Attributes:
         page: of a list.
         event: of a watch.
+        trims: whether objects are decoded as they are kept, and not as the server sent them.
     """
 
     page: Decode = orjson.loads
     event: Decode = orjson.loads
+    trims: bool = False
 
 
 class StorageWentBack(Exception):
@@ -224,9 +226,10 @@ class Reflector:
                 version: str = (page.get("metadata") or {})["resourceVersion"]
                 self._compare(version)
                 for item in page.get("items") or []:
-                    # Items of a list do not say what they are; consumers rely on both
-                    item.setdefault("apiVersion", self.resource.api_version)
-                    item.setdefault("kind", self.resource.kind)
+                    if not self._decoding.trims:
+                        # Items of a list do not say what they are; consumers rely on both
+                        item.setdefault("apiVersion", self.resource.api_version)
+                        item.setdefault("kind", self.resource.kind)
                     # What has not changed is not kept twice while a long list comes in
                     found[_key(item)] = self._unchanged(item) or self._trimmed(item)
         except Gone as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import tracemalloc
 import weakref
+
+import orjson
 
 from concerto.api.pod_trimming import trim_pod
 from concerto.controllers.runtime.supervision import Supervisor
@@ -104,13 +105,11 @@ async def test_a_pod_takes_little_memory_beside_its_siblings():
         tracemalloc.start()
         try:
             for number in range(1000):
-                kind.reflector._put(
-                    ("default", str(number)), kind.reflector._trimmed(json.loads(json.dumps(running_pod(number))))
-                )
+                kind.reflector._take(orjson.dumps({"type": "ADDED", "object": running_pod(number)}))
             held, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert store["default", "7"] == trim_pod(running_pod(7))
+        assert store["default", "web-1-000007"] == trim_pod(running_pod(7))
     assert held / 1000 < 4000  # bytes; 6700 if each had all of its parts for itself
 
 

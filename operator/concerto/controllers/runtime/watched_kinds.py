@@ -8,12 +8,13 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from concerto.api.pod_decoding import decode_pod_event, decode_pod_list
+from concerto.api.pod_decoding import PodDecoder
+from concerto.api.pod_trimming import trim_pod
+from concerto.api.shared_parts import SharedParts
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, Session
 from concerto.kube.reflector import Decoding
 from concerto.kube.resources import PODS, SUBSPACE_SNAPSHOTS
-from concerto.kube.shared_parts import SharedParts
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,6 @@ _PAGE_SIZES = {SUBSPACE_SNAPSHOTS.group_resource: 100}
 SubspaceSnapshot may have 100 KiB; 500 of them would hold the event loop for 300 ms."""
 _STREAMED = frozenset({PODS.group_resource})
 """Of which there may be so many that reading them decides when a replica can begin."""
-_DECODINGS = {PODS.group_resource: Decoding(decode_pod_list, decode_pod_event)}
-"""Of kinds that are trimmed: what is left out of an object is not decoded."""
 _METADATA = ("namespace", "name", "uid", "resourceVersion")
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
@@ -73,8 +72,8 @@ class FollowedKind:
             resource,
             on_change=self._on_change,
             on_synced=self._on_synced,
-            trim=None if trim is None else partial(self._trimmed, trim),
-            decoding=Decoding() if trim is None else _DECODINGS.get(resource.group_resource, Decoding()),
+            trim=None if trim is None or trim is trim_pod else partial(self._trimmed, trim),
+            decoding=Decoding() if trim is None else self._decoding(resource, trim),
             field_selector=field_selector or None,
             settings=ReflectorSettings(
                 page_size=_PAGE_SIZES.get(resource.group_resource), streams=resource.group_resource in _STREAMED
@@ -115,6 +114,14 @@ class FollowedKind:
         # has hardly anything new, and garbage that happens to be there would stay, too
         if self.reflector.lists == 1:
             gc.freeze()
+
+    def _decoding(self, resource: Resource, trim: Trim) -> Decoding:
+        """Of what is trimmed. Of pods, nothing is decoded that `trim_pod` leaves out, whatever else is left out."""
+        if resource.group_resource != PODS.group_resource:
+            return Decoding()
+        trims = trim is trim_pod
+        decoder = PodDecoder(self._parts, partial(self._trimmed, trim) if trims else lambda pod: pod)
+        return Decoding(decoder.page, decoder.event, trims=trims)
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         for handler in self._handlers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from concerto.kube.shared_parts import SharedParts
+from concerto.api.shared_parts import SharedParts
 
 
 def pod(name, **spec):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
-
-from concerto.kube.session import Object
 
 
 class SharedParts:
@@ -29,7 +28,20 @@ class SharedParts:
         self._recent: dict[bytes, Any] = {}
         self._earlier: dict[bytes, Any] = {}
 
-    def share(self, obj: Object) -> Object:
+    def read(self, text: bytes, decode: Callable[[bytes], Any] = orjson.loads) -> Any:
+        """The value of this JSON text. Nobody may change it from now on.
+
+        Args:
+            text: the same value always has the same text, as an API server writes it.
+            decode: makes the value of the text, always the same one.
+
+        Raises:
+            ValueError: the text is not JSON.
+        """
+        found = self._recent.get(text)
+        return self._remembered(text, decode(text)) if found is None else found
+
+    def share(self, obj: dict[str, Any]) -> dict[str, Any]:
         """Replace the maps and lists in each section of the object (``metadata``, ``spec``, ``status``) by shared ones.
 
         The object is changed. None of the shared values may be changed by anybody from then on.
@@ -47,12 +59,13 @@ class SharedParts:
         except orjson.JSONEncodeError:  # nested too deeply
             return value
         found = self._recent.get(text)
-        if found is not None:
-            return found
+        # orjson's bytes have room for more at their end; a copy has not
+        return self._remembered(bytes(memoryview(text)), value) if found is None else found
+
+    def _remembered(self, text: bytes, value: Any) -> Any:
         if len(text) > self._max_part_bytes:
             return value
         if self._bytes + len(text) > self._max_bytes:
             self._earlier, self._recent, self._bytes = self._recent, {}, 0
         self._bytes += len(text)
-        # orjson's bytes have room for more at their end; a copy has not
-        return self._recent.setdefault(bytes(memoryview(text)), self._earlier.get(text, value))
+        return self._recent.setdefault(text, self._earlier.get(text, value))
