@@ -107,13 +107,16 @@ class _RandomScenario:
         mounted = {claim["metadata"]["name"]: claim for claim in [*first, *rng.sample(bound, min(1, len(bound)))]}
         if mounted:
             pod.mount([*mounted.values()], missing=rng.random() < 0.05)
+        taken = False
         if not first:
             has_volume = rng.random() < 0.2
             storage.mount_new(pod, bound=has_volume)
             if not has_volume and rng.random() < 0.1:
                 storage.take_name(pod)
-        # A volume is made for it, so no other claim can take that
-        if self._more.random() < 0.25:
+                taken = True
+        # A volume is made for it, so no other claim can take that. At a name that is taken, the controller makes no
+        # further claims of the pod.
+        if self._more.random() < 0.25 and not taken:
             storage.mount_second(pod, self._more)
         return pod.body
 
