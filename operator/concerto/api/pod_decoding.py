@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import msgspec
 import orjson
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import astuple
 
 from concerto.api import pod_start
 from concerto.api import pod_trimming as kept
@@ -139,16 +140,18 @@ def _read_spec(text: bytes) -> dict[str, Any]:
 
 
 def _volumes(volumes: list[Any]) -> list[dict[str, Any]]:
-    some = [each for each in volumes if any(getattr(each, source) is not UNSET for source in SOURCES)]
+    some = [each for each in volumes if astuple(each)[1:] != _NO_SOURCE]
     return trim_volumes(orjson.loads(_encode(some))) if some else []
 
 
 def _conditions(conditions: list[_Condition]) -> list[dict[str, Any]]:
-    return [
-        {key: value for key in kept.CONDITIONS[each.type] if (value := getattr(each, key)) is not UNSET}
-        for each in conditions
-        if each.type in kept.CONDITIONS
-    ]
+    found = []
+    for each in conditions:
+        if (keys := kept.CONDITIONS.get(each.type)) is not None:
+            values = {key: value for key in keys if (value := getattr(each, key)) is not UNSET}
+            values["type"] = intern(each.type)
+            found.append(values)
+    return found
 
 
 def _struct(name: str, fields: Iterable[str], *typed: tuple[str, Any]) -> Any:
@@ -186,6 +189,7 @@ class _Condition(Struct, gc=False):
     lastTransitionTime: Any = UNSET
 
 
+_NO_SOURCE = (UNSET,) * len(SOURCES)
 _OTHER_METADATA = ("generateName", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _STATUS_TEXTS = ("phase", "startTime", "hostIP", "nominatedNodeName")
 _STATUS_PARTS = ("resources", "allocatedResources")
