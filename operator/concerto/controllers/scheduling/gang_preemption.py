@@ -80,9 +80,7 @@ class GangPreemptionController:
         if diagnosis.passing:
             return
         if diagnosis.concerns_pod or diagnosis.error:  # no eviction helps, so the room that was made is given to others
-            if self._cluster.nominations:
-                pods = self._cluster.pod_groups.members(key).values()
-                self._withdraw(pod for pod in pods if not self._is_placed(pod))
+            self._withdraw(self._cluster.nominations.among(self._cluster.pod_groups.members(key)))
             return
         gang = self._gang(key)
         if gang is None:
@@ -103,27 +101,23 @@ class GangPreemptionController:
     # --- whose turn it is
 
     def _priority(self, key: GroupKey) -> int:
-        pods = self._cluster.pod_groups.members(key).values()
-        return max((pod.priority for pod in pods), default=0)
+        return max(self._cluster.pod_groups.of(key).priorities_there, default=0)
 
     def _is_there(self, key: GroupKey) -> bool:
         return bool(self._cluster.pod_groups.members(key))
 
     def _waits(self, name: str) -> bool:
-        """Whether a pod of the gang is without a node."""
+        """Whether a pod of the gang is not bound."""
         namespace, _, group = name.partition("/")
-        pods = self._cluster.pod_groups.members((namespace, group)).values()
-        return any(pod.uid in self._parts.pending for pod in pods)
+        members = self._cluster.pod_groups.of((namespace, group))
+        return members.bound < len(members.pods)
 
     def _gang(self, key: GroupKey) -> Gang | None:
         """The gang, if it waits for nodes."""
-        pods = self._cluster.pod_groups.members(key).values()
-        first = next((pod for pod in pods if pod.uid in self._parts.pending and not self._is_placed(pod)), None)
+        pods = self._cluster.pod_groups.of(key).waiting()
+        first = next((pod for pod in pods if pod.uid in self._parts.pending), None)
         found = None if first is None else gang_of(self._cluster, first)
         return found if isinstance(found, Gang) else None
-
-    def _is_placed(self, pod: PodView) -> bool:
-        return self._cluster.is_placed(pod.uid)
 
     # --- the search
 

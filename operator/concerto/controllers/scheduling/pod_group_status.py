@@ -169,10 +169,10 @@ class PodGroupStatus:
                 self._update(key, waiting)
 
     def _is_scheduled(self, group: PodGroup) -> bool:
-        members = self._cluster.pod_groups.members(group.key)
-        if any(pod.scheduler_name not in self._schedulers for pod in members.values()):
+        members = self._cluster.pod_groups.of(group.key)
+        if any(name not in self._schedulers for name in members.schedulers):
             return False
-        return sum(self._cluster.is_bound(uid) for uid in members) >= max(1, group.min_count)
+        return members.bound >= max(1, group.min_count)
 
     async def _write(self, group: PodGroup, body: Object) -> bool:
         """Returns False if the API server failed to store it, and may succeed later."""

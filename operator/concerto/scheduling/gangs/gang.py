@@ -6,16 +6,17 @@ count towards ``minCount``, so that pods that come later are placed one by one.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey, PodGroup
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.group_members import GroupMembers, place_of
 from concerto.scheduling.state.resources import PODS
 
 MAX_PODS = 500
@@ -32,11 +33,12 @@ class Gang:
 
     Attributes:
         key: of the PodGroup.
-        members: the pods that wait, in the order in which nodes are looked for: the largest first.
+        members: the pods that wait and are decided on, in the order in which nodes are looked for: the largest first.
         needed: how many of them have to find nodes at once, or none is placed; at least 1.
         min_count: ``minCount`` of the group; the rest of it is on nodes already.
         begun: whether others of its pods are bound already, so that each of these is placed for which there is room.
-        others: pods that wait and are not decided on now. What the gang waits for, they wait for.
+        others: of a begun gang, pods that wait and are not decided on now, up to ``MAX_PODS``. They wait for what the
+            gang waits for.
     """
 
     key: GroupKey
@@ -58,7 +60,7 @@ class NotReady:
 
     Attributes:
         key: of the PodGroup.
-        members: its pods that wait.
+        members: pods of it that wait, up to ``MAX_PODS``.
         message: what it waits for, or what is wrong with it.
         reason: of the condition PodScheduled of its pods: WAITING or ERROR.
         passing: whether that ends by itself soon.
@@ -76,32 +78,28 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
     if not pod.group:
         return None
     groups, key = cluster.pod_groups, (pod.namespace, pod.group)
-    if key in groups.unfinished:
+    members = groups.of(key)
+    recorded = groups.unfinished.get(key, {})
+    if begun := sorted((members.pods[uid] for uid in recorded if members.is_waiting(uid)), key=place_of):
         # It was decided before, and recorded: what the PodGroup says by now does not matter
-        recorded, all_waiting = groups.unfinished[key], sorted(_waiting(cluster, key), key=_place)
-        if members := tuple(each for each in all_waiting if each.uid in recorded):
-            others = tuple(each for each in all_waiting if each.uid not in recorded)
-            return Gang(key, members, 1, len(members), begun=True, others=others)
-    group, pods = groups.get(key), groups.members(key)
+        others = (each for each in members.waiting() if each.uid not in recorded)
+        return Gang(key, tuple(begun), 1, len(begun), begun=True, others=tuple(islice(others, MAX_PODS)))
+    group = groups.get(key)
     if group is not None and not group.min_count and not group.unsupported:
         return None
-    placed, waiting = _placed_and_waiting(cluster, pods)
+    waiting = tuple(islice(members.waiting(), MAX_PODS))
     if group is None:
         return NotReady(key, waiting, f"waiting for PodGroup {pod.group} to appear", WAITING)
-    needed = group.min_count - len(placed)
-    if problem := _problem(group, [*placed, *waiting], needed):
+    needed = group.min_count - members.placed
+    if problem := _problem(group, members, needed):
         return NotReady(key, waiting, problem, ERROR)
     if needed <= 0:
-        bound = sum(cluster.is_bound(uid) or cluster.ledger.has_ended(uid) for uid in pods)
-        return None if bound >= group.min_count else being_bound(key, waiting)
-    if len(waiting) < needed:
-        there = len(placed) + len(waiting)
+        return None if members.bound >= group.min_count else being_bound(key, waiting)
+    if members.number_waiting < needed:
+        there = members.placed + members.number_waiting
         text = f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {there} are there"
         return NotReady(key, waiting, text, WAITING)
-    members = tuple(heapq.nsmallest(MAX_PODS, waiting, key=_place))
-    chosen = {pod.uid for pod in members} if len(waiting) > len(members) else ()
-    others = tuple(pod for pod in waiting if pod.uid not in chosen) if chosen else ()
-    return Gang(key, members, needed, group.min_count, others=others)
+    return Gang(key, waiting, needed, group.min_count)
 
 
 def orders(gang: Gang) -> Iterator[tuple[PodView, ...]]:
@@ -111,7 +109,7 @@ def orders(gang: Gang) -> Iterator[tuple[PodView, ...]]:
     not all have to find nodes, the smallest.
     """
     yield gang.members
-    if len({_place(pod)[:2] for pod in gang.members}) == 1:
+    if len({place_of(pod)[:2] for pod in gang.members}) == 1:
         return
     yield tuple(sorted(gang.members, key=lambda pod: (pod.created, pod.name)))
     if gang.spare:
@@ -145,12 +143,12 @@ def could_fit(cluster: ClusterState, gang: Gang) -> bool:
     return all(amount <= cluster.resources.allocatable(name, rows).sum() for name, amount in wanted.items() if amount)
 
 
-def _problem(group: PodGroup, pods: Collection[PodView], needed: int) -> str:
+def _problem(group: PodGroup, members: GroupMembers, needed: int) -> str:
     """What is wrong with the group; empty if nothing is. Source: kube-scheduler's ``validatePodGroup``.
 
     Args:
         group: the group.
-        pods: those of its pods that wait, and those on nodes.
+        members: its pods.
         needed: how many have to find nodes at once.
     """
     if group.unsupported:
@@ -158,42 +156,18 @@ def _problem(group: PodGroup, pods: Collection[PodView], needed: int) -> str:
     if needed > MAX_PODS:
         return f"PodGroup {group.name} needs {needed} pods at once, and Concerto places at most {MAX_PODS} at once"
     together = "all pods in a single pod group should have the same"
-    if len(names := {pod.scheduler_name for pod in pods}) > 1:
+    if len(names := members.schedulers_there) > 1:
         return f"{together} .spec.schedulerName set, got {_listed(names)}"
-    priorities = {pod.priority for pod in pods}
+    priorities = members.priorities_there.keys()
     if group.priority is not None and priorities - {group.priority}:
         wrong = priorities - {group.priority}
         return f"{together} priority as the pod group's priority, got {_listed(wrong)} and {group.priority}"
     if len(priorities) > 1:
         return f"{together} priority, got {_listed(priorities)}"
-    if len({pod.preempts for pod in pods}) > 1:
+    if len(members.preempting_there) > 1:
         return f"{together} preemption policy, got PreemptLowerPriority and Never"
     return ""
 
 
 def _listed(values: Collection[object]) -> str:
     return " and ".join(map(str, sorted(values, key=str)[:2]))
-
-
-def _waiting(cluster: ClusterState, key: GroupKey) -> tuple[PodView, ...]:
-    """In no order."""
-    return _placed_and_waiting(cluster, cluster.pod_groups.members(key))[1]
-
-
-def _placed_and_waiting(
-    cluster: ClusterState, pods: Mapping[str, PodView]
-) -> tuple[list[PodView], tuple[PodView, ...]]:
-    """Those on nodes and those that wait, in no order."""
-    placed, waiting = [], []
-    for uid, pod in pods.items():
-        if cluster.is_placed(uid):
-            placed.append(pod)
-        elif pod.waiting:
-            waiting.append(pod)
-    return placed, tuple(waiting)
-
-
-def _place(pod: PodView) -> tuple[int, int, float, str]:
-    """The largest first: small pods find room beside large ones more easily than large ones beside small ones."""
-    shape = pod.shape
-    return -shape.nonzero_cpu_millicores, -shape.nonzero_memory_bytes, pod.created, pod.uid

@@ -33,16 +33,15 @@ class GangsOfCycle:
 
     def unfinished(self) -> list[PodView]:
         """A pod of each gang of which other pods are bound already, and a placement record has the rest on nodes."""
-        groups = self._cluster.pod_groups
-        is_placed = self._cluster.is_placed
-        rest = ((key, [uid for uid in recorded if not is_placed(uid)]) for key, recorded in groups.unfinished.items())
-        return [groups.members(key)[uids[0]] for key, uids in rest if uids]
+        groups, is_placed = self._cluster.pod_groups, self._cluster.is_placed
+        found = ((key, next((uid for uid in of if not is_placed(uid)), None)) for key, of in groups.unfinished.items())
+        return [groups.members(key)[uid] for key, uid in found if uid is not None]
 
     def with_holder(self, heads: Iterable[PodView]) -> Iterator[PodView]:
         """The same pods; before others of its priority, a pod of the gang that holds room: they would take it."""
         groups = self._cluster.pod_groups
-        pods = groups.members(groups.held_room.holder).values() if groups.held_room.holder is not None else ()
-        holder = next((pod for pod in pods if self._waits(pod)), None)
+        pods = groups.of(groups.held_room.holder).waiting() if groups.held_room.holder is not None else ()
+        holder = next((pod for pod in pods if self._ready(pod.uid)), None)
         for pod in heads:
             if holder is not None and pod.priority <= holder.priority:
                 yield holder
@@ -77,9 +76,6 @@ class GangsOfCycle:
         groups, is_placed = self._cluster.pod_groups, self._cluster.is_placed
         pods = (groups.members(key).get(uid) for uid in groups.unfinished.get(key, ()))
         return [pod for pod in pods if pod and pod.waiting and not is_placed(pod.uid) and not self._ready(pod.uid)]
-
-    def _waits(self, pod: PodView) -> bool:
-        return pod.waiting and not self._cluster.is_placed(pod.uid) and self._ready(pod.uid)
 
     def recorded_row(self, pod: PodView) -> int | None:
         """The row that a placement record has the pod on, if other pods of its gang are bound already."""

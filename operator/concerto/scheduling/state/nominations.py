@@ -40,6 +40,10 @@ class Nominations:
         """The node that the pod is nominated for; empty if it is for none."""
         return self._node_of.get(uid, "")
 
+    def among(self, pods: Mapping[str, PodView]) -> list[PodView]:
+        """Of these pods, by UID, those that are nominated and not placed."""
+        return [pods[uid] for uid in self._pods.keys() & pods.keys() if not self._is_placed(uid)]
+
     def of_priority(self, priority: int) -> Mapping[str, Sequence[PodView]]:
         """Nominated pods of that priority and higher ones, by node: what they take is not there for others."""
         by_node = ((node, self._waiting_for(node, priority)) for node in self._on)

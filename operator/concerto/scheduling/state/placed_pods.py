@@ -38,6 +38,7 @@ class PlacedPods:
         self._indexes = indexes
         self._adding = [each for each in indexes if type(each).pod_added is not PodIndex.pod_added]
         self._pod_added = [each.pod_added for each in self._adding]
+        self._pod_bound = [each.pod_bound for each in indexes if type(each).pod_bound is not PodIndex.pod_bound]
         self._reservations = reservations
         self._by_uid: dict[str, PlacedPod] = {}
 
@@ -96,6 +97,8 @@ class PlacedPods:
         placed = self._by_uid.get(uid)
         if placed is not None:
             placed.bound = True
+            for pod_bound in self._pod_bound:
+                pod_bound(placed.pod, placed.row)
         return placed
 
     def remove(self, uid: str) -> Change:

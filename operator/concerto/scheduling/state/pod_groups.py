@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey, PodGroup
+from concerto.scheduling.state.group_members import NO_MEMBERS, GroupMembers
 from concerto.scheduling.state.held_room import HeldRoom
+from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.slow_gangs import SlowGangs
 
-_NOBODY: Mapping[str, PodView] = {}
 
-
-class PodGroups:
+class PodGroups(PodIndex):
     """The PodGroups of all namespaces, and the pods that name them and have not ended.
+
+    Args:
+        is_placed: whether a pod is on a node, bound or assumed, or has ended.
+        is_bound: whether a pod is bound, or has ended.
 
     Attributes:
         unfinished: where a placement record has the pods of gangs of which others are bound already: node by UID. They
@@ -25,13 +29,19 @@ class PodGroups:
         slow: which namespaces wait because looking for nodes for one of their gangs took too long.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        is_placed: Callable[[str], bool] = lambda uid: False,
+        is_bound: Callable[[str], bool] = lambda uid: False,
+    ) -> None:
+        self._is_placed = is_placed
+        self._is_bound = is_bound
         self.unfinished: dict[GroupKey, dict[str, str]] = {}
         self.being_bound: Counter[GroupKey] = Counter()
         self.held_room = HeldRoom()
         self.slow = SlowGangs()
         self._groups: dict[GroupKey, PodGroup] = {}
-        self._members: dict[GroupKey, dict[str, PodView]] = {}
+        self._members: dict[GroupKey, GroupMembers] = {}
         self._group_of: dict[str, GroupKey] = {}
         self._changed: set[GroupKey] = set()
 
@@ -43,7 +53,11 @@ class PodGroups:
 
     def members(self, key: GroupKey) -> Mapping[str, PodView]:
         """Pods that name the group, by UID: those that wait, and those on nodes."""
-        return self._members.get(key, _NOBODY)
+        return self.of(key).pods
+
+    def of(self, key: GroupKey) -> GroupMembers:
+        """The same pods with their counts; not to be changed."""
+        return self._members.get(key, NO_MEMBERS)
 
     def take_changed(self) -> set[GroupKey]:
         """Groups for whose pods another look is worth while since the last call."""
@@ -72,9 +86,10 @@ class PodGroups:
             self.remove_pod(pod.uid)
             return
         key = (pod.namespace, pod.group)
-        members = self._members.setdefault(key, {})
-        before = members.get(pod.uid)
-        members[pod.uid] = pod
+        if (members := self._members.get(key)) is None:
+            members = self._members[key] = GroupMembers()
+        before = members.pods.get(pod.uid)
+        members.set_pod(pod, placed=self._is_placed(pod.uid), bound=self._is_bound(pod.uid))
         self._group_of[pod.uid] = key
         if before is None or (before.waiting, before.node_name) != (pod.waiting, pod.node_name):
             self._changed.add(key)
@@ -88,11 +103,31 @@ class PodGroups:
         if key is None:
             return
         members = self._members[key]
-        del members[uid]
-        if not members:
+        members.remove_pod(uid)
+        if not members.pods:
             del self._members[key]
             self.held_room.gone(key)
         self._changed.add(key)
+
+    def pod_added(self, pod: PodView, row: int) -> None:
+        """The pod is on a node."""
+        self._recount(pod.uid)
+
+    def pod_bound(self, pod: PodView, row: int) -> None:
+        """The API server has accepted the pod's binding."""
+        self._recount(pod.uid)
+
+    def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
+        """The pod is bound."""
+        self._recount(after.uid)
+
+    def pod_removed(self, pod: PodView, row: int) -> None:
+        """The pod is on no node any more."""
+        self._recount(pod.uid)
+
+    def _recount(self, uid: str) -> None:
+        if (key := self._group_of.get(uid)) is not None:
+            self._members[key].set_place(uid, placed=self._is_placed(uid), bound=self._is_bound(uid))
 
     # --- what is decided
 

@@ -25,6 +25,9 @@ class PodIndex:
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row, bound or assumed."""
 
+    def pod_bound(self, pod: PodView, row: int) -> None:
+        """The API server has accepted the binding of the pod, which is on the row. It may have been seen bound."""
+
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """The pod on the row has changed; its requests and its shape are what they were."""
 
