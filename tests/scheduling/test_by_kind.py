@@ -110,9 +110,15 @@ def test_pods_do_not_wait_for_the_work_of_others_if_all_that_wait_find_room():
     assert not cluster.kinds.loads.unpaced, "it is over with the cycle"
 
 
-def test_the_last_pods_that_go_beyond_the_head_room_are_paced():
+def test_a_small_job_on_idle_nodes_starts_at_once_though_it_goes_beyond_their_head_room():
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
-    assert 0 < len(run(cluster, *(pod(f"p-{i}") for i in range(50))).decisions) < 50
+    assert len(run(cluster, *(pod(f"p-{i}") for i in range(60))).decisions) == 60
+
+
+def test_the_last_pods_that_go_beyond_the_head_room_of_nodes_that_are_filled_are_paced():
+    there = [pod(f"there-{i}", nodeName="n") for i in range(41)]
+    cluster = knows(cluster_state([node("n")], there, [measured("n")]), p=(40.0, 400.0, 64 * MI))
+    assert 0 < len(run(cluster, *(pod(f"p-{i}") for i in range(15))).decisions) < 15
 
 
 def test_pods_that_have_just_come_are_not_all_that_wait():

@@ -506,7 +506,7 @@ def test_nodes_are_filled_beyond_their_head_room_if_all_pods_that_wait_find_room
     nodes.set_waiting(waiting)
     assert nodes.fits(pod, ALL).tolist() == [fits, fits]
     assert not nodes.fits(cost(0.5), ALL).any(), "pods that run without end would stay there"
-    assert not nodes.fits(cost(2.0, work=8.0), ALL).any(), "all of the pod has to fit then"
+    assert not nodes.fits(cost(2.0, work=8.0), ALL).any(), "all of a pod has to fit that is large beside the others"
 
 
 def test_what_is_filled_beyond_head_room_already_does_not_count_as_room_for_the_pods_that_wait():
@@ -536,6 +536,16 @@ def test_pods_that_wait_all_go_beyond_head_room_or_none_of_them(waiting, placed)
     assert taken == placed
 
 
+def test_all_of_the_last_pods_find_room_though_none_of_the_nodes_has_a_whole_share_left():
+    nodes, pod = loads(nodes=3), cost(1.4, work=10.0)
+    # Four on each node leave 6.2 - 5.6 cores with what is beyond its head room, which three nodes have together
+    nodes.set_waiting(13 * 1.4)
+    for placed in range(13):
+        rows = np.flatnonzero(nodes.fits(pod, ALL))
+        assert rows.size, placed
+        nodes.add_pod(int(rows[np.argmin(nodes.cpu[rows])]), pod)
+
+
 @pytest.mark.parametrize(("head_room", "beyond"), [(1.5, 0.4), (1.8, 0.0), (2.0, 0.0)])
 def test_a_node_whose_head_room_is_the_largest_has_no_room_beyond_it(head_room, beyond):
     nodes, pod = loads(nodes=1, cores=10.0), cost(1.0, work=10.0)
@@ -557,16 +567,26 @@ def test_nodes_that_take_no_pods_have_no_room_beyond_their_head_room_either():
     assert nodes.beyond == 0.0
 
 
-@pytest.mark.parametrize(("waiting", "paced"), [(2.0, True), (4.5, True), (4.7, False), (math.inf, False)])
-def test_pods_are_not_paced_if_all_that_wait_find_room(waiting, paced):
+@pytest.mark.parametrize(
+    ("taken", "waiting", "unpaced"),
+    [
+        (0.0, 4.5, True),
+        (0.0, 6.1, True),  # 4.6 cores are left, and 1.6 beyond
+        (0.0, 6.3, False),
+        (0.0, math.inf, False),
+        (3.6, 0.9, True),
+        (3.6, 1.9, True),
+        (3.6, 2.1, False),  # more than half of them go beyond the 1.0 that is left
+    ],
+)
+def test_pods_are_not_paced_if_all_that_wait_find_room_and_half_of_them_within_the_head_room(taken, waiting, unpaced):
     nodes, pod = loads(nodes=1), cost(0.5, work=40.0)
-    nodes.add_pod(0, cost(0.0))
+    nodes.add_pod(0, cost(taken))
     for _ in range(2):
         nodes.give_work(0, pod, 0.0)
-    # 4.6 cores are left
     nodes.set_waiting(waiting)
-    assert nodes.paced(pod, ALL, 0.0)[0] == paced
-    assert np.isinf(nodes.seconds_until_paced(pod, ALL, 0.0)) == paced
+    assert nodes.paced(pod, ALL, 0.0)[0] == unpaced
+    assert np.isinf(nodes.seconds_until_paced(pod, ALL, 0.0)) == unpaced
     nodes.forget_waiting()
     assert not nodes.paced(pod, ALL, 0.0)[0]
 

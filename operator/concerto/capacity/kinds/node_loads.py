@@ -29,6 +29,8 @@ _LITTLE = 0.1
 """Part of the cores that a node is filled to which may be left on a filled one."""
 _MAX_MEMORY_BYTES = 2.0**50
 """Of a pod, that counts: beside much larger numbers a float has no place for the bytes of other pods."""
+_WITHIN = 0.5
+"""Part of the pods that wait which has to find room within the head room, if none of them is to be paced."""
 _SMALL = 0.5
 """Share of a pod at most that is small beside others, in parts of the mean share of the pods on its node."""
 
@@ -64,7 +66,7 @@ class NodeLoads:
         pods: (N,) pods placed.
         head_room: (N,) see ``KindSettings``.
         beyond: what nodes are filled to beyond it now (``KindSettings.last_pods``), in parts of their cores.
-        unpaced: whether all pods that wait find room within it, so that they are not paced.
+        unpaced: whether all pods that wait find room now, and most of them within it, so that they are not paced.
     """
 
     def __init__(self, settings: KindSettings | None = None) -> None:
@@ -80,9 +82,8 @@ class NodeLoads:
         self.head_room: Floats = np.zeros(0)
         self.beyond = 0.0
         self.unpaced = False
-        # What follows from the columns above alone, so that it is the same for pods of every kind: settle, _recount
-        self._cpu_to: Floats = np.zeros(0)  # what is filled of it
-        self._memory_to: Floats = np.zeros(0)
+        # What follows from the columns above alone, and is the same for pods of every kind: settle, _recount
+        self._cpu_to, self._memory_to = np.zeros(0), np.zeros(0)  # what is filled of them
         self._cpu_left: Floats = np.zeros(0)
         self._memory_left: Floats = np.zeros(0)
         self._cpu_part: Floats = np.zeros(0)
@@ -233,7 +234,9 @@ class NodeLoads:
             return fits
         fits |= self.pods[rows] == 0.0
         if cost.work is not None:
-            fits |= cost.share + held.cpu <= self.cpu_left(rows) + self._beyond(cost, rows)
+            of_last = _of_last_pods(self.cpu[rows], self.pods[rows], cost.share, self.settings)
+            has_to_fit = of_last if self.beyond else cost.share
+            fits |= has_to_fit + held.cpu <= self.cpu_left(rows) + self._beyond(cost, rows)
         return fits
 
     def _beyond(self, cost: Cost, rows: Rows) -> Floats:
@@ -324,8 +327,8 @@ class NodeLoads:
     def set_waiting(self, cores: float, rows: Rows = slice(None), held: Held = NONE_HELD) -> None:
         """Note what all waiting pods take together; it counts until the next call.
 
-        The last pods of a Job may fill nodes a little beyond their head room: else it would take a pod's life longer.
-        What nodes are over already is taken off, so that pods of a steady stream are not all placed so.
+        The last pods of a Job may fill nodes a little beyond their head room: else it takes a pod's life longer. What
+        nodes are over already is taken off. So pods of a steady stream are not all placed so.
 
         Args:
             cores: their sum; infinity if it is not known.
@@ -336,7 +339,7 @@ class NodeLoads:
         usable = self._usable(rows)
         beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
         within, most = (float(np.maximum(room, 0.0).sum()) for room in (left, left + beyond))
-        self.unpaced = bool(settings.last_pods) and cores <= within
+        self.unpaced = bool(settings.last_pods) and cores <= min(most, within / _WITHIN)
         self.beyond = settings.last_pods if within < cores <= most else 0.0
 
     def forget_waiting(self) -> None:
@@ -367,3 +370,20 @@ def _beyond_for_light(cpu: Floats, pods: Floats, share: float, settings: KindSet
     is_small = share <= np.minimum(settings.light_share, _SMALL * mean_share)
     beyond: Floats = np.where(is_small, (1.0 - settings.overhang) * mean_share, 0.0)
     return beyond
+
+
+def _of_last_pods(cpu: Floats, pods: Floats, share: float, settings: KindSettings) -> Floats:
+    """Cores of a last pod that have to fit, where it goes beyond the head room.
+
+    There is room for all last pods on all nodes together, but maybe on no single one for another whole share. So they
+    stand over as others do. A pod that is large beside those on the node does not: it would stall them all.
+
+    Args:
+        cpu: cores that the pods of each node take together.
+        pods: their number on each node.
+        share: cores that the pod takes.
+        settings: constants.
+    """
+    is_ordinary = settings.overhang * share * pods <= cpu
+    has_to_fit: Floats = np.where(is_ordinary, settings.overhang, 1.0) * share
+    return has_to_fit

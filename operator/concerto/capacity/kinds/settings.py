@@ -25,8 +25,8 @@ class KindSettings:
             being filled for as long as one lives, and no pods compute in step for that long.
         last_pods: how far a node may be filled beyond its head room, in parts of its cores, if all waiting pods fit
             then. Otherwise they would wait until others have ended, while CPUs idle. ``max_head_room`` bounds both. If
-            all fit within the head room, they are not paced: no others wait that would compute at the same time. 0:
-            they wait as others do.
+            all fit, and at least half of them within the head room, they are not paced: no others wait that would
+            compute at the same time. 0: they wait as others do.
         overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest. Light pods
             of at most half the mean share of those on the node are placed as if it did not.
         memory: part of the memory that is filled.
