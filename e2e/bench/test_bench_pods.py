@@ -1,13 +1,15 @@
-"""150,000 running pods: what taking each in costs a replica that starts, and what it holds of them.
+"""150,000 running pods: what taking each in costs a replica that starts, and what it holds of them and later ones.
 
-Run: ``pytest -s -m bench e2e/bench/test_bench_pods.py`` (a minute). There is no API server: its answers are made here.
+Run: ``pytest -s -m bench e2e/bench/test_bench_pods.py`` (2 minutes). There is no API server: its answers are made here.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -15,7 +17,7 @@ import pytest
 
 from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_pod
-from concerto.controllers.operator import GARBAGE_THRESHOLDS
+from concerto.controllers.runtime.garbage import search_new_objects_only
 from concerto.controllers.runtime.watched_kinds import FollowedKind
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import PODS
@@ -26,7 +28,7 @@ from e2e.testbed.processes import rss_mib
 
 pytestmark = pytest.mark.bench
 
-NODES, COUNT, PAGE = 5000, 150_000, 500
+NODES, COUNT, CAME, PAGE = 5000, 150_000, 100_000, 500
 NOW = 1.8e9
 SETS = [replica_set(number) for number in range(SERVICES)]
 TOKEN_SOURCES = [
@@ -60,24 +62,95 @@ def listed(number: int) -> dict[str, Any]:
     return made
 
 
-async def test_a_replica_takes_in_all_pods() -> None:
-    cluster, spent = ClusterState(), 0.0
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
-    async with await Session.open(ClusterConfig("http://127.0.0.1:1")) as session:
+def different(number: int) -> dict[str, Any]:
+    """A pod that shares with no other what the pods of a workload share."""
+    made = listed(number)
+    made["metadata"] |= {"uid": f"different-{number}", "name": f"different-{number}"}
+    made["metadata"]["labels"] = {"different": str(number)}
+    made["metadata"]["ownerReferences"][0] |= {"name": f"owner-{number}"}
+    made["spec"] |= {"nodeSelector": {"different": str(number)}}
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{number}m"}}
+    return made
 
-        def on_change(old: object, new: Any) -> None:
-            cluster.set_pod(PodView.from_raw(new), NOW)
 
-        reflector = FollowedKind(session, PODS, on_change, trim=trim_pod).reflector
-        before = rss_mib(os.getpid())
-        for first in range(0, COUNT, PAGE):
-            lines = [orjson.dumps({"type": "ADDED", "object": listed(number)}) for number in range(first, first + PAGE)]
+@pytest.fixture
+def searches() -> Iterator[list[float]]:
+    """CPU seconds of each search for garbage."""
+    seconds: list[float] = []
+    began = 0.0
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.thread_time()
+        else:
+            seconds.append(time.thread_time() - began)
+
+    before = gc.get_threshold(), list(gc.callbacks)
+    search_new_objects_only()
+    gc.callbacks.append(note)
+    yield seconds
+    gc.set_threshold(*before[0])
+    gc.callbacks[:] = before[1]
+    gc.unfreeze()
+
+
+class Intake:
+    """What a replica does with events of pods, and the CPU seconds that it takes."""
+
+    def __init__(self, session: Session) -> None:
+        self.reflector = FollowedKind(session, PODS, self._on_change, trim=trim_pod).reflector
+        self.spent = 0.0
+        self._cluster = ClusterState()
+
+    def take(self, kind: str, pods: Iterable[dict[str, Any]]) -> None:
+        for page in _pages(pods):
+            lines = [orjson.dumps({"type": kind, "object": each}) for each in page]
             began = time.process_time()
             for line in lines:
-                reflector._take(line)
-            spent += time.process_time() - began
-            gc.freeze()
-    held, size = rss_mib(os.getpid()) - before, sum(map(len, lines)) / PAGE
-    print(f"\n{COUNT} pods of {size:.0f} bytes: {held:.0f} MiB, {1e6 * spent / COUNT:.0f} us of CPU a pod")
-    gc.unfreeze()
-    assert len(reflector.store) == COUNT
+                self.reflector._take(line)
+            self.spent += time.process_time() - began
+
+    def _on_change(self, old: Any, new: Any) -> None:
+        if new is None:
+            self._cluster.remove_pod(old["metadata"]["uid"])
+        else:
+            self._cluster.set_pod(PodView.from_raw(new), NOW)
+
+
+async def test_a_replica_takes_in_all_pods(searches: list[float]) -> None:
+    async with await Session.open(ClusterConfig("http://127.0.0.1:1")) as session:
+        intake, before = Intake(session), rss_mib(os.getpid())
+        intake.take("ADDED", map(listed, range(COUNT)))
+        held = rss_mib(os.getpid()) - before
+        print(f"\n{COUNT} pods: {held:.0f} MiB, {1e6 * intake.spent / COUNT:.0f} us of CPU a pod")
+        print(f"of that, {1e6 * sum(searches) / COUNT:.1f} us for {len(searches)} searches of {_most(searches)}")
+        assert len(intake.reflector.store) == COUNT
+
+        searches.clear()
+        before, half, after = (come_and_go(intake, part) for part in range(3))
+        print(
+            f"{before:.0f} MiB, {half:.0f} when {CAME // 2} different pods had come and gone, {after:.0f} after as many"
+        )
+        print(f"{len(searches)} searches of {_most(searches)}")
+        assert len(intake.reflector.store) == COUNT
+        assert after < 1.02 * half, "what is held of pods that are gone has a limit, and that was reached"
+
+
+def come_and_go(intake: Intake, part: int) -> float:
+    """The MiB that the process holds after the first part of the pods (none), the second, or the third."""
+    for first in range(COUNT + (part - 1) * CAME // 2, COUNT + part * CAME // 2, 2 * PAGE) if part else ():
+        coming = range(first, first + 2 * PAGE)
+        intake.take("ADDED", map(different, coming))
+        intake.take("DELETED", map(different, coming))
+    return rss_mib(os.getpid())
+
+
+def _most(searches: list[float]) -> str:
+    return f"up to {1000 * max(searches):.0f} ms"
+
+
+def _pages(pods: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    left = iter(pods)
+    while page := list(itertools.islice(left, PAGE)):
+        yield page

@@ -40,8 +40,8 @@ Raw = Mapping[str, Any]
 
 MAX_BYTES = 64 * 1024
 """Size of a pod's requests and constraints beyond which it is refused: anybody may write them, up to 1.5 MiB."""
-MAX_CACHED_BYTES = 4 * 2**20
-"""Size of the shapes that are kept although no pod has them any more; in memory they take some seven times as much."""
+MAX_CACHED_BYTES = 2**20
+"""Size of the shapes that are kept although no pod has them any more; in memory they take some 13 times as much."""
 
 _MAX_CONTAINERS = 100
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import resource
@@ -22,6 +21,7 @@ from concerto.controllers.autoscaling.flags import settings_from as autoscaling_
 from concerto.controllers.capacity.kinds_trace import KindsTrace
 from concerto.controllers.capacity.load_watcher import Watcher
 from concerto.controllers.runtime.clock import SteadyClock
+from concerto.controllers.runtime.garbage import search_new_objects_only
 from concerto.controllers.runtime.health import Endpoints, Health
 from concerto.controllers.runtime.loop_watchdog import LoopWatchdog
 from concerto.controllers.runtime.metrics import Metrics
@@ -37,12 +37,6 @@ from concerto.scheduling.state.cluster import ClusterState
 from concerto.serving.http_server import HttpServer, HttpServerThread
 
 logger = logging.getLogger(__name__)
-
-GARBAGE_THRESHOLDS = (100_000, 100, 20)
-"""With Python's own (700, 10, 10), the collector searches a cluster that is being listed again and again. It finds
-nothing: objects of the API are in no cycles, and are freed without a search. One page of a list has more than 10,000
-objects, so that a smaller first number costs a search or several for each page. The second number keeps the collector
-from searching all that a list has brought so far: 2 million objects at 150,000 pods, which takes 2 s."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM; any other end is an error, and the kubelet starts it again."""
     logging.basicConfig(level=args.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    search_new_objects_only()
     raise_descriptor_limit()
     try:
         config = load_config(args.kubeconfig, args.context)

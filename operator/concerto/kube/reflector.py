@@ -87,7 +87,6 @@ class Reflector:
         trim: Callable[[Object], Object] | None = None,
         decoding: Decoding = Decoding(),
         on_change: Callable[[Object | None, Object | None], None] | None = None,
-        on_synced: Callable[[], None] | None = None,
         settings: ReflectorSettings | None = None,
     ) -> None:
         """Nothing is asked for before ``run``.
@@ -103,7 +102,6 @@ class Reflector:
             decoding: of what the server sends.
             on_change: called for each difference. An exception in it ends ``run``: a consumer that missed a change is
                 wrong from then on, and starting afresh is the only repair.
-            on_synced: called when a complete list, the first or a later one, has been delivered.
             settings: how to watch.
         """
         self.resource = resource
@@ -118,7 +116,6 @@ class Reflector:
         self._trim = trim
         self._decoding = decoding
         self._on_change = on_change
-        self._on_synced = on_synced
         self._settings = settings or ReflectorSettings()
         self._resource_version: str | None = None  # None: only a list shows it
         self._seen_version = ""  # the store has all that there was then
@@ -205,8 +202,6 @@ class Reflector:
         self.lists += 1
         self._last_listed = self._lists_begun
         self.synced.set()
-        if self._on_synced:
-            self._on_synced()
         async with self._listed:
             self._listed.notify_all()
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import tracemalloc
-import weakref
 
 import orjson
 
@@ -111,43 +109,6 @@ async def test_a_pod_takes_little_memory_beside_its_siblings():
             tracemalloc.stop()
         assert store["default", "web-1-000007"] == trim_pod(running_pod(7))
     assert held / 1000 < 4000  # bytes; 6700 if each had all of its parts for itself
-
-
-async def test_what_was_listed_is_not_searched_for_garbage():
-    items = [running_pod(number) for number in range(100)]
-    listed = says(200, {"metadata": {"resourceVersion": "200", "continue": ""}, "items": items})
-    async with faulty([listed]) as server:
-        kind, before = FollowedKind(server.session, PODS, trim=trim_pod), gc.get_freeze_count()
-        following = asyncio.ensure_future(kind.run())
-        try:
-            async with asyncio.timeout(20):
-                await kind.reflector.synced.wait()
-                await server.asked(2)
-            assert gc.get_freeze_count() > before + 100
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            gc.unfreeze()
-
-
-async def test_garbage_that_is_there_when_a_kind_is_listed_again_is_collected():
-    listed = says(200, {"metadata": {"resourceVersion": "200"}, "items": []})
-    async with faulty([listed]) as server:
-        kind = FollowedKind(server.session, NODES)
-        following = asyncio.ensure_future(kind.run())
-        try:
-            async with asyncio.timeout(20):
-                await kind.reflector.synced.wait()
-                garbage = asyncio.Event()
-                garbage.itself, gone = garbage, weakref.ref(garbage)
-                del garbage
-                await kind.reflector.refresh()
-            gc.collect()
-            assert gone() is None
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            gc.unfreeze()
 
 
 async def test_large_objects_are_listed_in_small_pages():

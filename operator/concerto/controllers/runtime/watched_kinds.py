@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -71,7 +70,6 @@ class FollowedKind:
             session,
             resource,
             on_change=self._on_change,
-            on_synced=self._on_synced,
             trim=None if trim is None or trim is trim_pod else partial(self._trimmed, trim),
             decoding=Decoding() if trim is None else self._decoding(resource, trim),
             field_selector=field_selector or None,
@@ -108,12 +106,6 @@ class FollowedKind:
     def problem(self) -> str | None:
         """A readiness check: has this kind been listed?"""
         return None if self.reflector.synced.is_set() else "not listed yet"
-
-    def _on_synced(self) -> None:
-        # What was listed stays: a search among it for garbage holds the loop for a second at 150,000 pods. A later list
-        # has hardly anything new, and garbage that happens to be there would stay, too
-        if self.reflector.lists == 1:
-            gc.freeze()
 
     def _decoding(self, resource: Resource, trim: Trim) -> Decoding:
         """Of what is trimmed. Of pods, nothing is decoded that `trim_pod` leaves out, whatever else is left out."""
