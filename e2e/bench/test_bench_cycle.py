@@ -21,6 +21,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.pod import PodView
+from concerto.api.podgroup import PodGroup
 from concerto.api.schedulingprofile import DEFAULT_SCORES, ProfileSettings
 from concerto.api.score_arguments import ScoreSettings
 from concerto.capacity.kinds.sums import PodMeasurement
@@ -30,6 +31,7 @@ from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.plugins.registry import SCORES as REGISTRY
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
+from concerto.scheduling.queue_marks import BeyondHeads, mark_failures
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from e2e.bench.test_bench_pinning import large_node
@@ -276,6 +278,33 @@ def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:
             queue.mark_unschedulable(failure.pod.uid, Change.CAPACITY, NOW)
 
     benchmark.pedantic(one_status, rounds=100)
+
+
+@pytest.mark.parametrize(("gangs", "of_each"), [(1, 500), (1, 100_000), (300, 300)])
+def test_gangs_that_are_not_ready(benchmark: BenchmarkFixture, gangs: int, of_each: int) -> None:
+    """One cycle after an event about each of so many PodGroups, whose pods differ, and of which one pod lacks each."""
+    cluster, index = cluster_state(200), itertools.count()
+    queue = Queue(signatures=cluster.signatures)
+    for gang in (f"gang-{number}" for number in range(gangs)):
+        cluster.pod_groups.set_group(PodGroup("default", gang, gang, 1, of_each + 1))
+        for number in range(of_each):
+            raw = raw_pod(next(index), number)
+            raw["spec"]["schedulingGroup"] = {"podGroupName": gang}
+            pod = PodView.from_raw(raw)
+            cluster.set_pod(pod, NOW)
+            queue.set(pod)
+    beyond = BeyondHeads(queue)
+
+    def cycle() -> None:
+        for gang in range(gangs):
+            queue.requeue_pod_group(("default", f"gang-{gang}"))
+        result = schedule(cluster, queue.heads(NOW), PROFILES, now=NOW, generator=np.random.default_rng(0))
+        mark_failures(queue, result, NOW)
+        beyond.add(result)
+        assert result.gangs
+        list(beyond.take(5000))
+
+    benchmark.pedantic(cycle, rounds=10)
 
 
 def test_reading_a_pod(benchmark: BenchmarkFixture) -> None:

@@ -2,7 +2,7 @@ import math
 
 from concerto.api.selectors import LabelSelector
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.queue import MAX_FLUSHED, MAX_REGROUPED, Queue
+from concerto.scheduling.queue import MAX_FLUSHED, MAX_OF_POD_GROUP, MAX_REGROUPED, Queue
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 from support.scheduling_builders import pod
@@ -92,6 +92,38 @@ def test_a_pod_that_joins_a_pod_group_costs_the_same_however_many_unlike_pods_th
         return steps_of(come)
 
     assert steps(2000) < 1.2 * steps(200)
+
+
+def test_pods_of_a_pod_group_that_find_no_node_one_by_one_wait_with_their_like():
+    member = {"schedulingGroup": {"podGroupName": "g"}}
+    q = queue(*(pod(name, nodeSelector={"of": name[0]}, **member) for name in ("a0", "a1", "b0")))
+    q.mark_unschedulable("uid-a0", Change.NODE, NOW)
+    assert heads(q) == ["a1", "b0"], "nobody has looked at them"
+    q.mark_unschedulable("uid-a1", Change.NODE, NOW)
+    q.mark_unschedulable("uid-b0", Change.CAPACITY, NOW)
+    assert heads(q) == []
+    q.requeue(Change.NODE)
+    assert heads(q) == ["a0", "a1"]
+    q.mark_pod_group(("default", "g"), Change.ENDED, NOW)
+    assert heads(q) == []
+    q.requeue(Change.ENDED)
+    assert heads(q) == ["a0", "a1"]
+    q.requeue_pod_group(("default", "g"))
+    assert heads(q) == ["a0", "a1", "b0"]
+
+
+def test_a_pod_group_whose_pods_were_all_looked_at_one_by_one_is_marked_and_requeued_in_parts():
+    count, key, member = MAX_OF_POD_GROUP + 10, ("default", "g"), {"schedulingGroup": {"podGroupName": "g"}}
+    q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}, **member) for i in range(count)))
+    for i in range(count):
+        q.mark_unschedulable(f"uid-p{i}", Change.NODE, NOW)
+    q.requeue_pod_group(key)
+    assert len(heads(q)) == MAX_OF_POD_GROUP
+    q.requeue_pod_group(key)
+    assert len(heads(q)) == count
+    for left in (10, 0):
+        q.mark_pod_group(key, Change.NODE, NOW)
+        assert len(heads(q)) == left
 
 
 def test_groups_that_have_waited_for_long_enough_together_are_looked_at_again_in_parts():
@@ -398,4 +430,4 @@ def test_a_claim_that_changes_requeues_the_pods_that_use_it_and_no_others():
     for each in pods:
         q.mark_unschedulable(each.uid, Change.VOLUMES, NOW)
         q.remove(each.uid)
-    assert not q._by_claim, "nothing is kept of pods that are gone"
+    assert not q._index, "nothing is kept of pods that are gone"

@@ -63,7 +63,9 @@ class SortedQueue:
 
     def set(self, each):
         known = self.pods.pop(each.uid, None)
-        key = (each.priority, each.namespace, self.signatures.of(each), each.group)
+        key = kind = self.kind(each)
+        if each.group and (known is None or known.key != kind):
+            key = (each.priority, each.namespace, None, each.group)
         if known is None or known.key != key:
             arrival, ready_at = (self.arrivals, None) if known is None else (known.arrival, known.ready_at)
             self.arrivals += 1
@@ -76,6 +78,17 @@ class SortedQueue:
     def take(self, uid):
         self.pods.pop(uid, None)
         self.tidy()
+
+    def kind(self, each):
+        return each.priority, each.namespace, self.signatures.of(each), each.group
+
+    def mark_one(self, uid, requeue_on, now, considered):
+        """It waits with its like from now on, if it has waited with others of its PodGroup."""
+        known = self.pods[uid]
+        if known.ready_at is None:
+            known.key = self.kind(known.pod)
+            self.tidy()
+            self.mark([known.key], requeue_on, now, considered)
 
     def tidy(self):
         """There are states of alike pods of which some do not back off, and of no others."""
@@ -237,10 +250,10 @@ class Both(RuleBasedStateMachine):
                 key = each.namespace, each.group
                 self.queue.mark_pod_group(key, requeue_on, self.now)
                 self.model.mark(self.model.of_pod_group(key), requeue_on, self.now, False)
-            elif (known := self.model.pods.get(each.uid)) is not None:
+            elif each.uid in self.model.pods:
                 considered = what == "considered"
                 self.queue.mark_unschedulable(each.uid, requeue_on, self.now, always_considered=considered)
-                self.model.mark([known.key], requeue_on, self.now, considered)
+                self.model.mark_one(each.uid, requeue_on, self.now, considered)
 
     @rule(change=st.sampled_from([Change.NODE, Change.CAPACITY, Change.NODE | Change.CAPACITY]))
     def requeue(self, change):
@@ -290,8 +303,7 @@ class Both(RuleBasedStateMachine):
         for uid in list(self.model.pods):
             self.queue.remove(uid)
         queue = self.queue
-        assert not any((queue._waiting, queue._groups, queue._unschedulable, queue._by_requeue_on, queue._by_claim))
-        assert not any((queue._by_pod_group, queue._of_pod_group, queue._order._lanes))
+        assert not any((queue._waiting, queue._groups, queue._unschedulable, queue._index, queue._order._lanes))
 
 
 TestBoth = Both.TestCase

@@ -1,8 +1,10 @@
 """Pods that wait to be placed: active, backing off, or unschedulable until something changes. Pure; time is passed in.
 
 Alike pods wait together in a group, ordered among themselves, and a group is marked and requeued as one: with ten
-thousand pods of one Job waiting for capacity, an event costs as much as with one. Order is kube-scheduler's
-PrioritySort within a namespace (priority, then creation, then arrival); namespaces of the same priority take turns.
+thousand pods of one Job waiting for capacity, an event costs as much as with one. The pods of a PodGroup wait together,
+too, whether they are alike or not, because they are decided on together; only those for which no node was found one by
+one wait with their like. Order is kube-scheduler's PrioritySort within a namespace (priority, then creation, then
+arrival); namespaces of the same priority take turns.
 """
 
 from __future__ import annotations
@@ -14,21 +16,23 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import TypeVar
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.cycle import MAX_DECISIONS
+from concerto.scheduling.queue_index import QueueIndex
 from concerto.scheduling.queue_order import Place, PodsAlike, QueueKey, QueueOrder
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 
-_K = TypeVar("_K")
 MAX_REGROUPED = 2000
 """Pods whose group is computed again with one cycle: 40 ms."""
 MAX_FLUSHED = 2000
 """Groups that have waited for long enough, of which as many are looked at again with one cycle."""
+MAX_OF_POD_GROUP = 500
+"""Groups of a PodGroup's pods that are marked or requeued at a time: there are more only where its pods were looked at
+one by one, and these wait for what may help each of them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class _Waiting:
     group: PodsAlike
     version: int  # of the signatures
     ready_at: float | None = None
+    claims: frozenset[ClaimKey] = frozenset()
 
 
 class Queue:
@@ -71,10 +76,7 @@ class Queue:
         self._groups: dict[QueueKey, PodsAlike] = {}  # those that have places
         self._order = QueueOrder(lambda uid: self._waiting[uid].group)
         self._unschedulable: OrderedDict[PodsAlike, None] = OrderedDict()  # longest first
-        self._by_requeue_on: dict[Change, dict[PodsAlike, None]] = {}
-        self._by_claim: dict[ClaimKey, dict[PodsAlike, None]] = {}
-        self._by_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}
-        self._of_pod_group: dict[GroupKey, dict[PodsAlike, None]] = {}  # unschedulable or not
+        self._index = QueueIndex()
         self._backoff: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
         self._arrivals = 0
@@ -100,7 +102,7 @@ class Queue:
             self.remove(pod.uid)
             return
         known = self._waiting.get(pod.uid)
-        key = self._key(pod)
+        key = self._key(pod, known)
         if known is not None and known.group.key == key:
             known.pod, known.version = pod, self._signatures.version
             self._waiting.move_to_end(pod.uid)
@@ -150,10 +152,9 @@ class Queue:
 
     def parked(self, change: Change) -> Iterator[PodView]:
         """Pods that wait for such a change and are not among the heads, of each group as many as of heads."""
-        for requeue_on in [each for each in self._by_requeue_on if each & change]:
-            for group in self._by_requeue_on[requeue_on]:
-                if not group.always_considered:
-                    yield from (self._waiting[uid].pod for _, _, uid in group.places[:MAX_DECISIONS])
+        for group in self._index.helped_by(change):
+            if not group.always_considered:
+                yield from (self._waiting[uid].pod for _, _, uid in group.places[:MAX_DECISIONS])
 
     def note_turns(self, turns: Mapping[int, str]) -> None:
         """A cycle is over: by priority, the namespace of the last pod that it looked at. The turn is the next one's.
@@ -174,24 +175,22 @@ class Queue:
             always_considered: whether it is among the heads whenever any other pod is: nodes are drained for it.
         """
         waiting = self._waiting.get(uid)
-        if waiting is not None and waiting.ready_at is None:  # one that backs off is in no group until its wait is over
-            self._mark([waiting.group], requeue_on, now, always_considered)
+        if waiting is None or waiting.ready_at is not None:  # it is in no group until its wait is over
+            return
+        if (kind := self._kind(waiting.pod)) != waiting.group.key:  # it was looked at beside others of its PodGroup
+            self._leave(waiting)
+            waiting.group = PodsAlike(kind)
+            self._join(waiting)
+        self._mark([waiting.group], requeue_on, now, always_considered)
 
     def mark_pod_group(self, key: GroupKey, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No nodes for the pods of this PodGroup: as `mark_unschedulable`, for all of them at once."""
-        self._mark(list(self._of_pod_group.get(key, ())), requeue_on, now, always_considered)
+        self._mark(list(islice(self._index.all_of(key), MAX_OF_POD_GROUP)), requeue_on, now, always_considered)
 
-    def firsts_of_pod_group(self, key: GroupKey, limit: int) -> list[PodView]:
-        """Of the pods of a PodGroup, the first of its like each: so many at a time, in turn."""
-        groups = self._of_pod_group.get(key, {})
-        chosen = list(islice(groups, limit))
-        for group in chosen:
-            groups[group] = groups.pop(group)
-        return [self._waiting[group.places[0][2]].pod for group in chosen]
-
-    def number_of_kinds(self, key: GroupKey) -> int:
-        """How many kinds of alike pods a PodGroup has, of pods that do not back off."""
-        return len(self._of_pod_group.get(key, ()))
+    def firsts_of_pod_group(self, key: GroupKey) -> list[PodView]:
+        """Of the pods of a PodGroup, the first of each group: it stands for the others."""
+        groups = islice(self._index.all_of(key), MAX_OF_POD_GROUP)
+        return [self._waiting[group.places[0][2]].pod for group in groups]
 
     def number_beyond(self, uid: str, heads: int = MAX_DECISIONS) -> int:
         """How many pods like this one no cycle looks at, as so many heads are before them; 0 if it is not the first."""
@@ -236,16 +235,15 @@ class Queue:
 
     def requeue(self, change: Change) -> None:
         """Something has changed: unschedulable pods that it could help are active again."""
-        for requeue_on in [each for each in self._by_requeue_on if each & change]:
-            self._activate(list(self._by_requeue_on[requeue_on]))
+        self._activate(list(self._index.helped_by(change)))
 
     def requeue_users(self, claim: ClaimKey) -> None:
         """A claim has changed: that helps pods that use it, and no others, however many claims a namespace makes."""
-        self._activate(list(self._by_claim.get(claim, ())))
+        self._activate(self._index.users(claim))
 
     def requeue_pod_group(self, key: GroupKey) -> None:
         """A PodGroup or its pods have changed: that helps those pods, and no others, however many groups there are."""
-        self._activate(list(self._by_pod_group.get(key, ())))
+        self._activate(list(islice(self._index.unschedulable_of(key), MAX_OF_POD_GROUP)))
 
     def get(self, uid: str) -> PodView | None:
         """The pod; None if it is not in the queue."""
@@ -272,7 +270,18 @@ class Queue:
 
     # --- inside
 
-    def _key(self, pod: PodView) -> QueueKey:
+    def _key(self, pod: PodView, known: _Waiting | None) -> QueueKey:
+        """What the pod has in common with those that it waits with."""
+        if not pod.group:
+            return self._kind(pod)
+        of_pod_group = (pod.scheduler_name, pod.priority, pod.namespace, (None, pod.group))
+        if known is None or known.group.key == of_pod_group:
+            return of_pod_group
+        kind = self._kind(pod)
+        return kind if known.group.key == kind else of_pod_group
+
+    def _kind(self, pod: PodView) -> QueueKey:
+        """What the pod has in common with its like."""
         return (pod.scheduler_name, pod.priority, pod.namespace, (self._signatures.of(pod), pod.group))
 
     def _mark(self, groups: Sequence[PodsAlike], requeue_on: Change, now: float, always_considered: bool) -> None:
@@ -282,13 +291,7 @@ class Queue:
                 group.requeue_on = requeue_on
                 group.always_considered = False
                 self._unschedulable[group] = None
-                self._by_requeue_on.setdefault(requeue_on, {})[group] = None
-                if Change.VOLUMES in requeue_on:
-                    group.claims = _claims_of(self._waiting[group.places[0][2]].pod)
-                for claim in group.claims:
-                    self._by_claim.setdefault(claim, {})[group] = None
-                if group.pod_group is not None:
-                    self._by_pod_group.setdefault(group.pod_group, {})[group] = None
+                self._index.marked(group)
             group.always_considered |= always_considered
         self._order.note_failures(groups)
 
@@ -297,12 +300,7 @@ class Queue:
         for group in groups:
             group.unschedulable_since = None
             del self._unschedulable[group]
-            _remove(self._by_requeue_on, group.requeue_on, group)
-            for claim in group.claims:
-                _remove(self._by_claim, claim, group)
-            group.claims = frozenset()
-            if group.pod_group is not None:
-                _remove(self._by_pod_group, group.pod_group, group)
+            self._index.activated(group)
         self._order.add(groups)
 
     def _regroup(self) -> None:
@@ -336,9 +334,11 @@ class Queue:
         key, pod = waiting.group.key, waiting.pod
         if (group := self._groups.get(key)) is None:
             group = self._groups[key] = PodsAlike(key, (pod.namespace, pod.group) if pod.group else None)
-            if group.pod_group is not None:
-                self._of_pod_group.setdefault(group.pod_group, {})[group] = None
+            self._index.joined(group)
         waiting.group = group
+        if pod.volumes.claims:
+            waiting.claims = _claims_of(pod)
+            self._index.uses(group, waiting.claims)
         insort(group.places, waiting.place)
         self._order.update(group)
         return group
@@ -348,20 +348,15 @@ class Queue:
         if waiting.ready_at is not None:
             return  # it waits by itself
         group = waiting.group
+        self._index.uses_no_more(group, waiting.claims)
+        waiting.claims = frozenset()
         del group.places[bisect_left(group.places, waiting.place)]
         self._order.update(group)
         if not group.places:
             del self._groups[group.key]
-            if group.pod_group is not None:
-                _remove(self._of_pod_group, group.pod_group, group)
             if group.unschedulable_since is not None:
                 self._activate([group])
-
-
-def _remove(index: dict[_K, dict[PodsAlike, None]], key: _K, group: PodsAlike) -> None:
-    del index[key][group]
-    if not index[key]:
-        del index[key]
+            self._index.left(group)
 
 
 def _to_regroup(waiting: Mapping[str, _Waiting], version: int) -> Iterator[_Waiting]:

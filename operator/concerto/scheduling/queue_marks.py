@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
-from concerto.api.podgroup import GroupKey
 from concerto.scheduling.cycle import MAX_DECISIONS
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.queue import Queue
@@ -36,7 +35,7 @@ def mark_failures(queue: Queue, result: CycleResult, now: float) -> None:
 
 @dataclass(slots=True)
 class _Kind:
-    """Alike pods, of which the first ones stand for the others.
+    """Pods that wait together, of which the first ones stand for the others.
 
     Attributes:
         diagnosis: why they have no node.
@@ -46,19 +45,6 @@ class _Kind:
 
     diagnosis: Diagnosis
     heads: int
-    left: int
-
-
-@dataclass(slots=True)
-class _Gang:
-    """The pods of a PodGroup.
-
-    Attributes:
-        diagnosis: why they have no node.
-        left: how many kinds of them are to be noted.
-    """
-
-    diagnosis: Diagnosis
     left: int
 
 
@@ -74,11 +60,10 @@ class BeyondHeads:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._kinds: dict[str, _Kind] = {}  # by the UID of the first pod
-        self._gangs: dict[GroupKey, _Gang] = {}
 
     def __bool__(self) -> bool:
         """Whether pods are to be noted."""
-        return bool(self._kinds or self._gangs)
+        return bool(self._kinds)
 
     def add(self, result: CycleResult) -> None:
         """A cycle has ended: what holds for pods that it has looked at holds for others, too."""
@@ -87,11 +72,9 @@ class BeyondHeads:
             if (pod.namespace, pod.group) not in result.gangs:
                 self._add_kind(pod.uid, failure.diagnosis, MAX_DECISIONS)
         for key, diagnosis in result.gangs.items():
-            kinds = self._queue.number_of_kinds(key)
-            if diagnosis is not None and kinds:
-                self._gangs[key] = _Gang(diagnosis, kinds)
-            else:
-                self._gangs.pop(key, None)
+            if diagnosis is not None:
+                for pod in self._queue.firsts_of_pod_group(key):
+                    self._add_kind(pod.uid, diagnosis, 0)
 
     def take(self, limit: int) -> Iterator[tuple[PodView, Diagnosis]]:
         """Pods that are to be noted now, and why they have no node.
@@ -100,8 +83,6 @@ class BeyondHeads:
             limit: pods at most. Each kind has the same part of it, and one pod at least; what a kind does not need of
                 its part is left to others.
         """
-        for key in list(self._gangs):
-            self._open(key, max(1, limit // len(self._gangs)))
         kinds = sorted(self._kinds.items(), key=lambda item: item[1].left)
         for at, (uid, kind) in enumerate(kinds):
             part = min(kind.left, max(1, limit // (len(kinds) - at)))
@@ -111,16 +92,6 @@ class BeyondHeads:
             if not kind.left or not found:
                 del self._kinds[uid]
             yield from ((alike, kind.diagnosis) for alike in found)
-
-    def _open(self, key: GroupKey, limit: int) -> None:
-        """Have some kinds of pods of the gang noted."""
-        gang = self._gangs[key]
-        firsts = self._queue.firsts_of_pod_group(key, min(limit, gang.left))
-        for pod in firsts:
-            self._add_kind(pod.uid, gang.diagnosis, 0)
-        gang.left -= len(firsts)
-        if not gang.left or not firsts:
-            del self._gangs[key]
 
     def _add_kind(self, uid: str, diagnosis: Diagnosis, heads: int) -> None:
         if number := self._queue.number_beyond(uid, heads):

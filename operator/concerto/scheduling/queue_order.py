@@ -13,20 +13,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from concerto.api.podgroup import GroupKey
-from concerto.api.volumes import ClaimKey
 from concerto.scheduling.state.changes import Change
 
 Place = tuple[float, int, str]
 """Creation time, order of arrival, UID: a pod's place in its group."""
 QueueKey = tuple[str, int, str, Hashable]
-"""Scheduler name, priority, namespace, signature and PodGroup."""
+"""Scheduler name, priority, namespace, and signature and PodGroup. Without a signature: all pods of the PodGroup."""
 _FEW = 32
 """Groups that are put in order one by one; more are sorted together with those that are there."""
 
 
 @dataclass(eq=False)
 class PodsAlike:
-    """Pods that wait together.
+    """Pods that wait together: they are alike, or of one PodGroup.
 
     Attributes:
         key: what they have in common.
@@ -36,7 +35,6 @@ class PodsAlike:
         requeue_on: what could help, once they are unschedulable.
         always_considered: whether cycles look at them although they are unschedulable.
         failed_in_cycle: the cycle in which they were found unschedulable last.
-        claims: once they are unschedulable, and volumes may be why.
         listed: the place under which the order has them; None if cycles do not look at them.
         reported: of the pods beyond those that cycles look at, how many have had their turn.
     """
@@ -48,7 +46,6 @@ class PodsAlike:
     requeue_on: Change = Change.NOTHING
     always_considered: bool = False
     failed_in_cycle: int = -1
-    claims: frozenset[ClaimKey] = frozenset()
     listed: Place | None = None
     reported: int = 0
 

@@ -7,7 +7,7 @@ from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
 from concerto.scheduling.cycle import GANG_TIME, MAX_SECONDS, MAX_UNSCHEDULABLE, schedule
 from concerto.scheduling.gangs.gang import MAX_PODS
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.queue_marks import mark_failures
+from concerto.scheduling.queue_marks import BeyondHeads, mark_failures
 from concerto.scheduling.state.changes import Change
 from support.gang_builders import add, group, member, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -453,7 +453,39 @@ def test_every_pod_of_a_gang_that_finds_no_nodes_waits_until_something_changes()
     mark_failures(waiting, result, NOW)
     assert list(waiting.heads(NOW + 1)) == []
     waiting.requeue_pod_group(KEY)
-    assert len(list(waiting.heads(NOW + 1))) == 502
+    assert len(list(waiting.heads(NOW + 1, limit=1000))) == 502
+
+
+NOT_PLACED = {
+    "no PodGroup": [],
+    "too few pods": [group("g", 5000), group("h", 5000)],
+    "a fault": [group("g", 2, priority=9), group("h", 2, priority=9)],
+}
+
+
+@pytest.mark.parametrize("groups", NOT_PLACED.values(), ids=NOT_PLACED)
+def test_a_cycle_costs_the_same_however_many_unlike_pods_wait_in_gangs_that_are_not_ready(groups):
+    def steps(count: int) -> int:
+        cluster = nodes("a")
+        pods = (member(f"{of}-{i}", of, requests={"cpu": f"{1000 + i}m"}) for i in range(count) for of in "gh")
+        waiting = Queue(signatures=cluster.signatures)
+        for each in seen(cluster, *groups, *pods):
+            waiting.set(each)
+        beyond = BeyondHeads(waiting)
+
+        def cycle() -> None:
+            for of in "gh":
+                waiting.requeue_pod_group(("default", of))
+            result = decide(cluster, waiting.heads(NOW))
+            assert len(result.gangs) == 2
+            mark_failures(waiting, result, NOW)
+            beyond.add(result)
+            assert len(list(beyond.take(100))) == 100
+
+        cycle()
+        return steps_of(cycle)
+
+    assert steps(3000) < 1.2 * steps(600)
 
 
 def test_a_cycle_ends_once_it_has_found_no_nodes_for_so_many_pods_of_gangs():
