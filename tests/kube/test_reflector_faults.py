@@ -230,6 +230,7 @@ async def test_where_that_fails_the_next_list_comes_in_pages(answer: Any) -> Non
 
 
 STREAMS = replace(QUICK, streams=True)
+COUNT = 3000
 
 
 async def test_large_collections_come_as_the_beginning_of_a_watch() -> None:
@@ -297,6 +298,35 @@ async def test_a_storage_that_was_restored_is_seen_in_the_beginning_of_a_watch_t
     ]
     with pytest.raises(StorageWentBack):
         await follow(answers, has("a", "b"))
+
+
+async def test_everybody_gets_turns_while_a_large_collection_is_compared_with_what_was_known() -> None:
+    looks = most = 0
+
+    class Metadata(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(key)
+
+    async def take_turns() -> None:
+        nonlocal looks, most
+        while True:
+            most, looks = max(most, looks), 0
+            await asyncio.sleep(0)
+
+    def everything(first: int, end: int) -> Any:
+        return streams(b"".join(event("ADDED", thing(str(n), first + n)) for n in range(COUNT)), initial_end(end))
+
+    last = streams(event("ADDED", thing("last", 9 * COUNT)), then=for_ever)
+    answers = [everything(1, 2 * COUNT), streams(error(410, "Expired")), everything(3 * COUNT, 5 * COUNT), last]
+    others = asyncio.ensure_future(take_turns())
+    try:
+        done = ("ns", "last")
+        await follow(answers, lambda at: done in at.store, lambda i: {"metadata": Metadata(i["metadata"])}, STREAMS)
+    finally:
+        others.cancel()
+    assert 0 < most < 2 * COUNT  # of each object, more than two fields are looked at
 
 
 async def test_differences_between_two_lists_are_reported_ends_first() -> None:

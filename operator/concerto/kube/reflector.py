@@ -257,8 +257,10 @@ class Reflector:
             raise _Relist(str(error), at_once=False) from error
         self._streams = True
         self._compare(version)
-        for item in found.values():
+        for index, item in enumerate(found.values() if self._seen_version else (), start=1):
             self._unchanged(item)
+            if index % self._session.settings.page_size == 0:
+                await asyncio.sleep(0)
         return found, version
 
     def _same(self, item: Object) -> Object | None:
