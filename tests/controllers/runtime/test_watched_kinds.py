@@ -23,10 +23,39 @@ async def test_a_subscriber_is_given_what_is_there_and_then_each_change():
         first, later = [], []
         kind = FollowedKind(server.session, NODES, lambda old, new: first.append((old, new)))
         kind.reflector.store["", "a"] = node("a")
-        kind.subscribe(lambda old, new: later.append((old, new)))
+        await kind.subscribe(lambda old, new: later.append((old, new)))
         kind._on_change(None, node("b"))
     assert later == [(None, node("a")), (None, node("b"))]
     assert first == [(None, node("b"))]
+
+
+async def test_a_subscriber_is_given_many_objects_in_parts_and_the_changes_between_them_in_order():
+    async with faulty([refuses(404, "NotFound")]) as server:
+        given = []
+        kind = FollowedKind(server.session, NODES)
+        store = kind.reflector.store
+        store |= {("", str(number)): node(str(number)) for number in range(2000)}
+        subscribing = asyncio.ensure_future(kind.subscribe(lambda old, new: given.append((old, new))))
+        await asyncio.sleep(0)
+        first = len(given)
+        assert 0 < first < 1000
+        seen, unseen, gone = given[0][1], *[each for each in store.values() if (None, each) not in given][-2:]
+        for old, new in ((seen, "2"), (unseen, "2"), (gone, None), (None, "1")):
+            name = old["metadata"]["name"] if old else "new"
+            made = new and node(name, new)
+            store["", name] = made
+            if made is None:
+                del store["", name]
+            kind._on_change(old, made)
+        await subscribing
+        name = unseen["metadata"]["name"]
+        assert given[first : first + 3] == [(seen, node("0", "2")), (None, node(name, "2")), (None, node("new"))]
+        state = {}
+        for old, new in given:
+            key = (new or old)["metadata"]["name"]
+            assert state.get(key) == old
+            state[key] = new
+        assert state == {name: each for (_, name), each in store.items()}
 
 
 async def test_an_error_of_a_handler_costs_it_the_one_object_and_the_others_nothing():
@@ -38,7 +67,7 @@ async def test_an_error_of_a_handler_costs_it_the_one_object_and_the_others_noth
             raise RuntimeError("of ours")
 
         kind = FollowedKind(server.session, NODES, fails)
-        kind.subscribe(fails)
+        await kind.subscribe(fails)
         kind.add(lambda old, new: after.append(new["metadata"]["name"]))
         kind._on_change(None, node("a"))
         kind._on_change(None, node("b"))

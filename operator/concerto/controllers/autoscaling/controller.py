@@ -151,14 +151,14 @@ class PredictiveHPAController:
             # What a predecessor wrote last is in the statuses: only a list begun after the election has all of it
             kinds.objects.demand()
             await kinds.objects.reflector.refresh()
-            kinds.objects.subscribe(self.on_object)
+            await kinds.objects.subscribe(self.on_object)
             # Without any PredictiveHPA, neither pods nor an index of them are held
             await self._has_objects.wait()
             kinds.pods.demand()
             kinds.hpas.demand()
             await kinds.pods.reflector.synced.wait()
-            kinds.pods.subscribe(self.observer.pods.on_change)
-            kinds.hpas.subscribe(self.observer.conflicts.on_hpa)
+            await kinds.pods.subscribe(self.observer.pods.on_change)
+            await kinds.hpas.subscribe(self.observer.conflicts.on_hpa)
         with contextlib.suppress(TimeoutError):  # without the right to list them, scaling goes on
             await asyncio.wait_for(kinds.hpas.reflector.synced.wait(), _CONFLICTS_SYNC_SECONDS)
 

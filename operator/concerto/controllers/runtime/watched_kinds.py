@@ -27,6 +27,8 @@ _PAGE_SIZES = {SUBSPACE_SNAPSHOTS.group_resource: 100}
 SubspaceSnapshot may have 100 KiB; 500 of them would hold the event loop for 300 ms."""
 _STREAMED = frozenset({PODS.group_resource})
 """Of which there may be so many that reading them decides when a replica can begin."""
+_PART = 500
+"""Objects that a new handler is given before others get their turns."""
 _METADATA = ("namespace", "name", "uid", "resourceVersion")
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
@@ -97,11 +99,26 @@ class FollowedKind:
         """Give each change to this handler, too, after the others."""
         self._handlers.append(handler)
 
-    def subscribe(self, handler: OnChange) -> None:
-        """Give every object that is there, and from then on each change, to this handler."""
-        for obj in self.reflector.store.values():
-            self._give(handler, None, obj)
-        self._handlers.append(handler)
+    async def subscribe(self, handler: OnChange) -> None:
+        """Give every object that is there, and from then on each change, to this handler.
+
+        Objects are given in parts, so that others get their turns. A change of one that has not been given yet is given
+        as if the object had just appeared.
+        """
+        left = dict(self.reflector.store)
+
+        def on_change(old: Object | None, new: Object | None) -> None:
+            if old is not None and left.pop(_key(old), None) is not None:
+                old = None
+            if old is not None or new is not None:
+                handler(old, new)
+
+        self._handlers.append(on_change)
+        for index, (key, obj) in enumerate(list(left.items()), start=1):
+            if left.pop(key, None) is not None:
+                self._give(handler, None, obj)
+            if index % _PART == 0:
+                await asyncio.sleep(0)
 
     def problem(self) -> str | None:
         """A readiness check: has this kind been listed?"""
@@ -136,6 +153,10 @@ class FollowedKind:
     def _log(self, obj: Object) -> None:
         metadata = obj.get("metadata", {})
         logger.exception("%s %s/%s", self.reflector.resource.kind, metadata.get("namespace"), metadata.get("name"))
+
+
+def _key(obj: Object) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 class WatchedKinds:
