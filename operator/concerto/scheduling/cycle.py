@@ -42,8 +42,7 @@ MAX_UNSCHEDULABLE = 2000
 MAX_SECONDS = 0.18
 """Time of one cycle, after which no other pod is looked at."""
 GANG_TIME = 1.2
-"""Times ``MAX_SECONDS`` that a gang may take with which a cycle begins: it can't be divided. A cycle stays below what a
-callback may hold the event loop for (``MAX_HELD_SECONDS``)."""
+"""Times ``MAX_SECONDS`` that a gang may take with which a cycle begins, which stays below ``MAX_HELD_SECONDS``."""
 ORDERS_TIME, HOLD_TIME = 0.5, 0.75
 """Times ``MAX_SECONDS`` within which other orders of a gang's pods are tried, and room to come is held for it. The rest
 is for other pods: a gang that holds room goes first in each cycle."""
@@ -69,37 +68,38 @@ def schedule(
     Args:
         cluster: the cluster; decisions are assumed in it.
         heads: pending pods, in the order in which they are to be served (``queue.Queue.heads``), except that of pods
-            created in the same second larger ones come first (``larger_first``). Pods that do not wait (gates, or
-            deletion under way), of no profile, or placed already are passed over.
+            created in the same second larger ones come first (``larger_first``). Pods that do not wait, of no profile,
+            or placed already are passed over.
         profiles: by scheduler name.
         now: seconds since the epoch: says which telemetry is still good.
         generator: breaks ties.
         limit: decisions at most; a gang that is larger is decided on in a cycle of its own.
-        resume: whether the cycle before ran out of time. The order of ``heads`` stays then: what it puts last has
-            failed already, however large it is.
+        resume: whether the cycle before ran out of time. The order of ``heads`` stays then: what is last has failed.
         postponed: a pod of the gang that the cycle before had no room or time left for (``CycleResult.postponed``). It
-            goes before ``heads``, whatever its priority, but not before the gang that holds room. It is not postponed
-            again.
+            goes before ``heads``, but not before the gang that holds room, and is not postponed again.
         parked: pods beside ``heads`` that wait for capacity (``queue.Queue.parked``); they are counted, not looked at.
-        ready: whether the pod of that UID may be placed now; pods of gangs are not only found among ``heads``.
+        ready: whether the pod of that UID may be placed now; pods of gangs are not only found in ``heads``.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """
     gangs = GangsOfCycle(cluster, ready)
     cycle = Cycle(cluster, profiles, now, generator, gangs, lambda times: spent() >= times * max_seconds)
     cycle.result.released = cluster.pod_groups.held_room.end_overdue(now)
-    unfinished = cycle.gangs.unfinished()
+    unfinished = cycle.gangs.unfinished(resume=resume)
     heads = cycle.drain.first(heads if resume else larger_first(cluster, heads, parked), profiles, now)
     heads = cycle.gangs.with_holder(heads if postponed is None else chain((postponed,), heads))
     most = MAX_UNSCHEDULABLE
     for looked_at, pod in enumerate(chain(unfinished, heads)):
         if looked_at == len(unfinished):
-            most += len(cycle.result.unschedulable)  # these go first in each cycle: all others would wait for them
+            most += len(cycle.result.unschedulable)  # these go first: all others would wait for them
+        elif looked_at < len(unfinished) and cycle.gangs.passes_over(pod, cycle.result, cycle.is_out_of_time):
+            continue
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
             break
         if looked_at and (cycle.is_out_of_time(1.0) or len(cycle.result.unschedulable) >= most):
             cycle.result.has_more = cycle.result.out_of_time = True
+            cluster.pod_groups.unfinished_took_cycle = looked_at <= len(unfinished)
             break
         if looked_at >= len(unfinished):
             cycle.result.turns[pod.priority] = pod.namespace
@@ -394,7 +394,7 @@ class Cycle:
         always_considered: bool = False,
     ) -> None:
         """None of its pods is placed now. The first of them stand for all."""
-        self.gangs.decided(gang.key)
+        self.gangs.decided(gang.key, in_vain=True)
         self.result.gangs[gang.key] = diagnosis
         pods = islice(chain(gang.members, gang.others if isinstance(gang, Gang) else ()), MAX_PODS)
         self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in pods)

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -525,6 +527,59 @@ def test_gangs_that_go_first_take_no_part_of_what_a_cycle_may_find_no_nodes_for(
     result = decide(cluster, [pod("other")], ready=lambda uid: uid == "uid-other")
     assert len(result.unschedulable) == MAX_UNSCHEDULABLE
     assert placed(result) == {"other": "a"}
+
+
+def unfinished(cluster, count, of_each):
+    """So many gangs of which one pod is bound, and for the others, each unlike the rest, there is no room."""
+    names = [f"g{i}" for i in range(count)]
+    for name in names:
+        rest = [member(f"{name}-{i}", name, requests={"cpu": f"{9000 + i}m"}) for i in range(of_each)]
+        seen(cluster, group(name, 2), member(f"{name}-bound", name, nodeName="b"), *rest)
+        for each in rest:
+            cluster.pod_groups.must_finish(("default", name), each.uid, "b")
+    return names
+
+
+def test_gangs_whose_last_pods_find_no_nodes_do_not_take_up_all_cycles():
+    cluster, resume, results = nodes("a", "b"), False, []
+    names = unfinished(cluster, 3, 5)
+    for i in range(12):
+        ticks = iter(range(100))
+        heads = [pod(f"other-{i}", requests={"cpu": "1m"})]
+        result = decide(cluster, heads, resume=resume, spent=lambda ticks=ticks: next(ticks), max_seconds=3)
+        results.append(({key[1] for key in result.gangs}, bool(placed(result))))
+        resume = result.out_of_time
+    assert [next(iter(gangs), "") for gangs, _ in results[:3]] == names, "each goes first once"
+    later = results[3:]
+    assert all(one or another for (_, one), (_, another) in pairwise(later)), "others have each second cycle"
+    assert set().union(*(gangs for gangs, _ in later)) == set(names), "each has its turn again"
+
+
+def test_unfinished_gangs_are_looked_at_before_others_at_least_once_and_then_in_turn():
+    cluster, looked_at, resume = nodes("a", "b"), [], False
+    names = unfinished(cluster, 12, 200)
+    for i in range(8):
+        result = decide(cluster, [pod(f"other-{i}", requests={"cpu": "1m"})], resume=resume)
+        looked_at.append(({key[1] for key in result.gangs}, bool(placed(result))))
+        resume = result.out_of_time
+    first = next(i for i, (_, others) in enumerate(looked_at) if others)
+    assert set().union(*(gangs for gangs, _ in looked_at[: first + 1])) == set(names), (
+        "none has lost its room to others"
+    )
+    later = [gangs for gangs, _ in looked_at[first + 1 :]]
+    assert all(others for _, others in looked_at[first + 1 :])
+    assert set().union(*later) == set(names)
+
+
+def test_what_unfinished_gangs_cost_a_cycle_does_not_grow_with_their_number():
+    def steps(count: int) -> int:
+        cluster = nodes("a", "b")
+        unfinished(cluster, count, 100)
+        for _ in range(count // 10):
+            decide(cluster, [])
+        return steps_of(lambda: decide(cluster, []))
+
+    assert steps(40) < 1.2 * steps(20)
 
 
 def test_an_error_over_one_pod_costs_its_gang_and_nobody_else(monkeypatch):

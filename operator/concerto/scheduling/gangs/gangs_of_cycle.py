@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
+from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.gangs.gang import Gang, NotReady, being_bound, gang_of, selected_among
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
+
+UNFINISHED_TIME = 0.5
+"""Part of a cycle's time after which no further unfinished gang is looked at for which the last look found nothing."""
+MAX_OF_UNFINISHED = 1000
+"""Pods without a node, after which it is so, too."""
 
 
 class GangsOfCycle:
@@ -31,11 +38,32 @@ class GangsOfCycle:
         self._looked_at: set[GroupKey] = set()
         self._one_by_one: set[GroupKey] = set()
 
-    def unfinished(self) -> list[PodView]:
-        """A pod of each gang of which other pods are bound already, and a placement record has the rest on nodes."""
+    def unfinished(self, *, resume: bool = False) -> list[PodView]:
+        """A pod of each gang of which other pods are bound already, and a placement record has the rest on nodes.
+
+        Those that have not been looked at come first, then those for which the last look found nothing, in turn. The
+        latter are left out where such gangs alone took up the cycle before, which this one resumes.
+        """
         groups, is_placed = self._cluster.pod_groups, self._cluster.is_placed
-        found = ((key, next((uid for uid in of if not is_placed(uid)), None)) for key, of in groups.unfinished.items())
+        skips, groups.unfinished_took_cycle = resume and groups.unfinished_took_cycle, False
+        if skips:
+            self._looked_at.update(groups.in_vain)
+        in_vain = () if skips else groups.in_vain
+        keys = chain((key for key in groups.unfinished if key not in groups.in_vain), in_vain)
+        found = ((key, next((uid for uid in groups.unfinished[key] if not is_placed(uid)), None)) for key in keys)
         return [groups.members(key)[uid] for key, uid in found if uid is not None]
+
+    def passes_over(self, pod: PodView, result: CycleResult, is_out_of_time: Callable[[float], bool]) -> bool:
+        """Whether the pod's unfinished gang, for which the last look found nothing, has its turn in a later cycle.
+
+        Such gangs have a part of the cycle, or all other pods would wait for them.
+        """
+        key = (pod.namespace, pod.group)
+        has_had_part = is_out_of_time(UNFINISHED_TIME) or len(result.unschedulable) >= MAX_OF_UNFINISHED
+        if key not in self._cluster.pod_groups.in_vain or not has_had_part:
+            return False
+        self._looked_at.add(key)
+        return True
 
     def with_holder(self, heads: Iterable[PodView]) -> Iterator[PodView]:
         """The same pods; before others of its priority, a pod of the gang that holds room: they would take it."""
@@ -54,9 +82,10 @@ class GangsOfCycle:
         """Whether the pod's gang has been decided on in this cycle."""
         return bool(pod.group) and (pod.namespace, pod.group) in self._looked_at
 
-    def decided(self, key: GroupKey) -> None:
-        """The gang has been decided on."""
+    def decided(self, key: GroupKey, *, in_vain: bool = False) -> None:
+        """The gang has been decided on; in vain: none of its pods is placed."""
         self._looked_at.add(key)
+        self._cluster.pod_groups.looked_at(key, in_vain=in_vain)
 
     def of(self, pod: PodView) -> Gang | NotReady | None:
         """The gang that a waiting pod is to be placed with; None if it is placed by itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -24,6 +24,8 @@ class PodGroups(PodIndex):
     Attributes:
         unfinished: where a placement record has the pods of gangs of which others are bound already: node by UID. They
             go before all others, or the gang would stay in halves.
+        in_vain: unfinished gangs for which the last look found no nodes, the longest ago first.
+        unfinished_took_cycle: whether the last cycle had no time for pods of others.
         being_bound: gangs whose bindings are being prepared or sent.
         held_room: which gang may hold room.
         slow: which namespaces wait because looking for nodes for one of their gangs took too long.
@@ -37,6 +39,8 @@ class PodGroups(PodIndex):
         self._is_placed = is_placed
         self._is_bound = is_bound
         self.unfinished: dict[GroupKey, dict[str, str]] = {}
+        self.in_vain: OrderedDict[GroupKey, None] = OrderedDict()
+        self.unfinished_took_cycle = False
         self.being_bound: Counter[GroupKey] = Counter()
         self.held_room = HeldRoom()
         self.slow = SlowGangs()
@@ -135,7 +139,14 @@ class PodGroups(PodIndex):
         """Other pods of its gang are bound already, and a placement record has this one on that node."""
         if uid in self.members(key):
             self.unfinished.setdefault(key, {})[uid] = node
+            self.in_vain.pop(key, None)
             self._changed.add(key)
+
+    def looked_at(self, key: GroupKey, *, in_vain: bool) -> None:
+        """A cycle has decided on the gang; in vain: none of its pods is placed."""
+        self.in_vain.pop(key, None)
+        if in_vain and key in self.unfinished:
+            self.in_vain[key] = None
 
     @contextmanager
     def binding(self, key: GroupKey) -> Iterator[None]:
@@ -156,6 +167,7 @@ class PodGroups(PodIndex):
         self.unfinished[key].pop(uid, None)
         if not self.unfinished[key]:
             del self.unfinished[key]
+            self.in_vain.pop(key, None)
 
 
 def _decides(group: PodGroup) -> tuple[object, ...]:
