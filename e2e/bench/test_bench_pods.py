@@ -104,8 +104,7 @@ class Intake:
         self._cluster = ClusterState()
 
     def take(self, kind: str, pods: Iterable[dict[str, Any]]) -> None:
-        for page in _pages(pods):
-            lines = [orjson.dumps({"type": kind, "object": each}) for each in page]
+        for lines in _pages(orjson.dumps({"type": kind, "object": each}) for each in pods):
             began = time.process_time()
             for line in lines:
                 self.reflector._take(line)
@@ -150,7 +149,6 @@ def _most(searches: list[float]) -> str:
     return f"up to {1000 * max(searches):.0f} ms"
 
 
-def _pages(pods: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    left = iter(pods)
-    while page := list(itertools.islice(left, PAGE)):
+def _pages(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while page := list(itertools.islice(lines, PAGE)):
         yield page
