@@ -180,10 +180,13 @@ def _resources(pod: Object | None) -> object:
     """The fields that change with a resize, and when kubelet has completed it."""
     if pod is None:
         return None
-    spec, status = pod.get("spec") or {}, pod.get("status") or {}  # there is no spec if the pod couldn't be read
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
     names = ("containerStatuses", "initContainerStatuses", "resources", "allocatedResources")
-    return (
-        [each.get("resources") for kind in ("containers", "initContainers") for each in spec.get(kind) or ()],
-        spec.get("resources"),
-        [status.get(name) for name in names],
-    )
+    try:
+        return (
+            [each.get("resources") for kind in ("containers", "initContainers") for each in spec.get(kind) or ()],
+            spec.get("resources"),
+            [status.get(name) for name in names],
+        )
+    except (AttributeError, TypeError):  # the pod can't be read
+        return None
