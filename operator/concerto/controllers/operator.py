@@ -21,7 +21,7 @@ from concerto.controllers.autoscaling.flags import settings_from as autoscaling_
 from concerto.controllers.capacity.kinds_trace import KindsTrace
 from concerto.controllers.capacity.load_watcher import Watcher
 from concerto.controllers.runtime.clock import SteadyClock
-from concerto.controllers.runtime.garbage import search_new_objects_only
+from concerto.controllers.runtime.garbage import FullSearches, search_new_objects_only
 from concerto.controllers.runtime.health import Endpoints, Health
 from concerto.controllers.runtime.loop_watchdog import LoopWatchdog
 from concerto.controllers.runtime.metrics import Metrics
@@ -216,6 +216,7 @@ class Operator:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         watchdog = LoopWatchdog(metrics)
         self._supervisor.spawn("loop watchdog", watchdog.run)
+        self._supervisor.spawn("full searches for garbage", FullSearches().run)
         problem: str | None = "not checked yet"
         health.ready["kinds"] = lambda: problem
         health.alive["tasks"] = self._supervisor.problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import weakref
@@ -16,12 +17,12 @@ from concerto.api.pod import PodView
 from concerto.api.pod_decoding import PodDecoder
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.shared_parts import SharedParts
-from concerto.controllers.runtime.garbage import NEW_OBJECTS, search_new_objects_only
+from concerto.controllers.runtime.garbage import NEW_OBJECTS, FullSearches, held_bytes, search_new_objects_only
 from concerto.kube import KubeError, Session
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
-from support.faulty_server import faulty, refuses, says, streams
+from support.faulty_server import faulty, refuses, resets, says, streams
 from support.scheduling_builders import NOW, node, raw_pod
 
 
@@ -82,6 +83,49 @@ def test_what_was_in_use_is_freed_by_its_last_use() -> None:
         del each.itself
     del kept, each
     assert all(ref() is None for ref in gone)
+
+
+def test_what_was_in_use_and_is_in_a_cycle_later_is_found_when_the_process_holds_much_more() -> None:
+    search_new_objects_only()
+    kept = Cyclic()
+    gone = weakref.ref(kept)
+    gc.collect()
+    del kept
+    held = iter([100, 124, 126, 110, 120])
+    searches = FullSearches(lambda: next(held))
+    searches.search_if_due()
+    searches.search_if_due()
+    gc.collect()
+    assert gone() is not None
+    searches.search_if_due()
+    assert gone() is None
+    assert gc.get_freeze_count() > 10_000, "what is in use is not searched again"
+    assert searched(searches.search_if_due) == [], "110 bytes were held after the last search"
+
+
+async def test_requests_that_fail_during_searches_leave_nothing_for_good() -> None:
+    search_new_objects_only()
+    async with faulty([resets]) as server:
+        for number in range(1, 40, 3):
+            asked = asyncio.ensure_future(server.session.request("GET", "/api/v1/nodes", attempts=3))
+            await server.asked(number)
+            gc.collect()
+            with contextlib.suppress(KubeError):
+                await asked
+        gc.collect()
+        left = gc.get_freeze_count()
+        held = iter([100, 200, 100])
+        searches = FullSearches(lambda: next(held))
+        searches.search_if_due()
+        searches.search_if_due()
+        assert gc.get_freeze_count() < left
+
+
+def test_the_memory_that_the_process_holds_is_measured() -> None:
+    before = held_bytes()
+    some = bytearray(b"x" * 2**26)
+    assert 2**25 < held_bytes() - before < 2**28
+    del some
 
 
 def garbage() -> list[object]:
