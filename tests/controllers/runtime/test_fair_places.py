@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -90,6 +91,69 @@ async def test_a_place_counts_for_each_namespace_that_it_is_held_for():
         await work.ask("stuck2", "c", "victims")
         await work.ask("free", "d")
         assert work.begun == ["stuck0", "stuck1", "free"]
+
+
+@pytest.mark.parametrize("busy", [2, 16, 32, 40])
+async def test_work_for_several_namespaces_has_its_turn_although_each_of_them_always_has_other_work(busy):
+    async with Work(32) as work:
+        waiting = {f"n{i}x": 0 for i in range(busy)}
+
+        async def ask_for_more() -> None:
+            for name in waiting:
+                while waiting[name] < 20:
+                    await work.ask(f"{name}{len(work.tasks)}")
+                    waiting[name] += 1
+
+        await ask_for_more()
+        await work.ask("both", "n0x", "n1x")
+        ended = 0
+        while "both" not in work.begun:
+            assert ended < 500
+            name = work.begun[ended]
+            await work.end(name)
+            waiting[name.rstrip("0123456789")] -= 1
+            ended += 1
+            await ask_for_more()
+
+
+async def test_places_that_are_given_out_of_turn_to_work_that_never_ends_are_one_at_most():
+    async with Work(8) as work:
+        for i in range(10):
+            await work.ask(f"victims{i}")
+        for i in range(10):
+            await work.ask(f"stuck{i}", f"s{i}", "victims")
+        for i in range(100):
+            await work.ask(f"free{i}")
+            await work.end(f"free{i}")
+        assert [each for each in work.begun if each.startswith("stuck")] == ["stuck0"]
+        await work.end("stuck0")
+        assert work.begun[-1] == "stuck1"
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_is_cancelled_no_place_is_lost_and_none_given_twice(seed):
+    chance = random.Random(seed)
+    async with Work(5) as work:
+        for i in range(150):
+            if chance.random() < 0.5:
+                await work.ask(f"{i}", *chance.sample("abcd", chance.choice([1, 1, 2, 3])))
+            for name in chance.sample(sorted(work.tasks), min(len(work.tasks), chance.randrange(3))):
+                if chance.random() < 0.5:
+                    work._ends[name].set()
+                for _ in range(chance.randrange(3)):
+                    await asyncio.sleep(0)
+                if chance.random() < 0.5:
+                    work.tasks[name].cancel()
+            assert 0 <= work.places._free <= 5
+            assert sum(work.places._held.values()) >= 5 - work.places._free
+        for _ in range(150):
+            for name in work.tasks:
+                work._ends[name].set()
+            await work.settle()
+        assert all(task.done() for task in work.tasks.values())
+        places = work.places
+        assert (places._free, places._beyond) == (5, None)
+        assert not any((places._held, places._waiting, places._passed_over))
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["while it waits", "as its turn comes"])

@@ -100,7 +100,11 @@ async def test_another_scheduler_writes_the_conditions_of_its_groups(other):
         assert await world.written() == []
 
 
-@pytest.mark.parametrize("failure", [refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets])
+@pytest.mark.parametrize(
+    "failure",
+    [refuses(401, "Unauthorized"), refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets],
+    ids=["401", "429", "500", "reset"],
+)
 @pytest.mark.parametrize("status", ["True", "False"])
 async def test_what_the_api_server_could_not_take_is_written_again(failure, status):
     async with faulty([failure, says(200)]) as server:
@@ -119,6 +123,16 @@ async def test_what_the_api_server_refuses_is_not_written_again():
         world.status.note(KEY, NO_CPU)
         assert len(await world.written(2.0)) == 1
         assert await world.written(60.0) == []
+
+
+def test_a_standby_keeps_nothing_of_groups_that_are_gone():
+    world = World(None)
+    for i in range(3):
+        add(world.cluster, group(f"g{i}"))
+        world.status.note_changed([("default", f"g{i}")])
+        world.cluster.pod_groups.remove_group(("default", f"g{i}"))
+        world.status.note_changed([("default", f"g{i}")])
+    assert not world.status._changed
 
 
 async def test_many_groups_are_written_a_few_at_a_time():

@@ -245,7 +245,11 @@ async def test_a_namespace_whose_writes_hang_keeps_no_condition_of_others_from_b
         release.set()
 
 
-@pytest.mark.parametrize("failure", [refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets])
+@pytest.mark.parametrize(
+    "failure",
+    [refuses(401, "Unauthorized"), refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets],
+    ids=["401", "429", "500", "reset"],
+)
 async def test_a_condition_that_the_api_server_could_not_store_is_written_again(failure):
     answers = [failure, says(200)]
     async with running_reporter(lambda request: (answers.pop(0) if len(answers) > 1 else answers[0])(request)) as it:

@@ -14,7 +14,7 @@ from concerto.api.podgroup import INITIALLY_SCHEDULED, GroupKey, PodGroup
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.scheduling.binding_load import BindingLoad
 from concerto.controllers.scheduling.reports_in_turn import ReportLane, ReportPace, ReportsInTurn
-from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests
+from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests, Unauthorized
 from concerto.kube.resources import POD_GROUPS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
 from concerto.scheduling.reasons import SCHEDULER_ERROR, UNSCHEDULABLE, Diagnosis
@@ -91,7 +91,12 @@ class PodGroupStatus:
 
     def note_changed(self, keys: Iterable[GroupKey]) -> None:
         """These PodGroups or their pods have changed."""
-        self._changed.update(keys)
+        for key in keys:
+            if self._cluster.pod_groups.get(key) is None:  # a standby, which does not `run`, keeps nothing of those
+                self._changed.discard(key)
+                self._forget(key)
+            else:
+                self._changed.add(key)
 
     def note(self, key: GroupKey, diagnosis: Diagnosis | None) -> None:
         """A cycle has looked at the group: None, or why none of its pods was placed."""
@@ -186,7 +191,7 @@ class PodGroupStatus:
                 attempts=1,
             )
         except KubeError as error:
-            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError):
+            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError | Unauthorized):
                 # It is gone, or another has its name
                 logger.debug("PodGroup %s/%s: %s", group.namespace, group.name, error)
                 return True

@@ -18,7 +18,7 @@ from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.scheduling.binding_load import BindingLoad
 from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.reports_in_turn import ReportLane, ReportPace, ReportsInTurn
-from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests
+from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests, Unauthorized
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
@@ -211,7 +211,7 @@ class UnschedulableReporter:
                 attempts=1,
             )
         except KubeError as error:
-            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError):
+            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError | Unauthorized):
                 # It is gone, or another of its name is there
                 logger.debug("%s/%s: %s", pod.namespace, pod.name, error)
                 return True
