@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
-from concerto.controllers.scheduling.reports_in_turn import ReportPace
+from concerto.controllers.scheduling.reports_in_turn import ReportLane, ReportPace, ReportsInTurn
 from concerto.controllers.scheduling.unschedulable import (
     ReporterSettings,
     UnschedulableReporter,
@@ -163,6 +163,28 @@ def test_a_change_of_numbers_is_no_news_and_a_new_reason_is():
     assert reported_in(reporter, time, 120.0) == {"p": 1}
 
 
+def test_news_of_pods_is_reported_while_ever_new_pods_come():
+    time = Time()
+    reporter = reporter_of(time)
+    old = [pod(f"old{number}", namespace="old") for number in range(10)]
+    for each in old:
+        reporter.note(each, lacks())
+    reported_in(reporter, time, 60.0)
+    made = 0
+
+    def more_come() -> None:
+        nonlocal made
+        for _ in range(250):
+            made += 1
+            reporter.note(pod(f"new{made}", namespace="crowd"), lacks())
+
+    reported_in(reporter, time, 10.0, more_come)
+    for each in old:
+        reporter.note(each, lacks("Insufficient cpu"))
+    reported = reported_in(reporter, time, 10.0, more_come)
+    assert sum(count for name, count in reported.items() if name.startswith("old")) == 10
+
+
 def test_pods_that_were_never_reported_come_before_news_of_others():
     time = Time()
     reporter = reporter_of(time)
@@ -243,6 +265,28 @@ async def test_a_namespace_whose_writes_hang_keeps_no_condition_of_others_from_b
         reporter.note(pod("free", namespace="free"), lacks())
         await eventually(lambda: any("/pods/free/" in each for each in server.seen))
         release.set()
+
+
+async def test_writes_that_are_not_answered_take_a_bounded_memory_and_leave_turns_to_other_namespaces():
+    pace = ReportPace(tick_seconds=0.0, min_per_second=1e6, max_per_second=1e6, max_started=10, max_started_in_all=40)
+    reports: ReportsInTurn[str] = ReportsInTurn(pace, Time())
+
+    async def write(key: str) -> None:
+        await asyncio.Event().wait()
+
+    def put(namespace: str, count: int) -> None:
+        for i in range(count):
+            reports.put(f"{namespace}-{i}", ReportLane(namespace, is_first=True), 0.0)
+
+    running = asyncio.create_task(reports.run(write))
+    for i in range(4):
+        put(f"stuck{i}", 20)
+    await eventually(lambda: len(reports._tasks) == 32)
+    put("free", 2)
+    await eventually(lambda: len(reports._tasks) == 34)
+    assert [reports._started[each] for each in ("stuck0", "stuck1", "stuck2", "stuck3", "free")] == [8, 8, 8, 8, 2]
+    running.cancel()
+    await asyncio.gather(running, *reports._tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Reports on many objects: which are written next, how many of them, and their writes.
 
-First reports come before others, and namespaces have turns: many reports of one namespace keep others from theirs
-neither while they wait nor while the API server does not answer to them.
+First reports come before others, which have a part of the writes, and namespaces have turns: many reports of one
+namespace keep others from theirs neither while they wait nor while the API server does not answer to them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
@@ -26,6 +26,8 @@ _MIN_LEFT_SECONDS = 1.0
 """In which reports are to be made for which the time is over."""
 _MAX_COUNTED_SECONDS = 1.0
 """A wait that took longer than it was to take allows no more reports than one of so long."""
+_OF_OTHERS = 0.1
+"""Part of the reports at a time that are not first ones, if so many are due: else ever new objects would keep them."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class ReportPace:
             allows: the more objects wait, the more reports are made.
         max_concurrent: writes in flight, half of them of one namespace; see `FairPlaces`.
         max_started: writes of one namespace that are in flight or wait for their place.
+        max_started_in_all: the same of all namespaces; each takes about 3 KiB of memory. One namespace has no more of
+            them than are left to others.
     """
 
     tick_seconds: float = 0.5
@@ -48,6 +52,7 @@ class ReportPace:
     first_within_seconds: float = 45.0
     max_concurrent: int = 16
     max_started: int = 500
+    max_started_in_all: int = 4000
 
 
 @dataclass(frozen=True)
@@ -127,53 +132,72 @@ class ReportsInTurn(Generic[_K]):
     def take(self, seconds: float) -> list[tuple[_K, ReportLane]]:
         """What is to be written now, so long after the last time; it is not to be reported on any more."""
         self._prepare()
-        now = self._clock()
-        allowed = self._rest + self._per_second(now) * min(seconds, _MAX_COUNTED_SECONDS)
+        now, found = self._clock(), list[tuple[_K, ReportLane]]()
+        firsts, others = self._next_of_lanes()
+        allowed = self._rest + self._per_second(now, firsts) * min(seconds, _MAX_COUNTED_SECONDS)
         limit = int(allowed)
         self._rest = allowed - limit
-        found: list[tuple[_K, ReportLane]] = []
-        for is_first in (True, False):
-            self._take(now, is_first, limit, found)
+        of_firsts = limit - int(limit * _OF_OTHERS)
+        self._take(now, firsts, of_firsts, found)
+        are_left = len(found) == of_firsts
+        self._take(now, others, limit, found)
+        if are_left and len(found) < limit:
+            self._take(now, self._next_of_lanes()[0], limit, found)
         namespaces = {lane.namespace for lane in self._lanes}
         self._served = {each: turn for each, turn in self._served.items() if each in namespaces}
         return found
 
     # --- inside
 
-    def _per_second(self, now: float) -> float:
+    def _next_of_lanes(self) -> tuple[list[Due[_K, ReportLane]], list[Due[_K, ReportLane]]]:
+        """What is due next in each lane: of first reports, and of others."""
+        firsts: list[Due[_K, ReportLane]] = []
+        others: list[Due[_K, ReportLane]] = []
+        for due in self._lanes.firsts():
+            (firsts if due.lane.is_first else others).append(due)
+        return firsts, others
+
+    def _per_second(self, now: float, firsts: Sequence[Due[_K, ReportLane]]) -> float:
         """So many that what waits for its first report has it in time."""
         pace = self._pace
         if self._holds_back():
             return pace.min_per_second
-        firsts = [due for due in self._lanes.firsts() if due.lane.is_first]
         waiting = sum(self._lanes.size(due.lane) for due in firsts)
         waited = now - min((due.due_at for due in firsts), default=now)
         needed = waiting / max(pace.first_within_seconds - waited, _MIN_LEFT_SECONDS)
         return min(max(needed, pace.min_per_second), pace.max_per_second)
 
-    def _take(self, now: float, is_first: bool, limit: int, found: list[tuple[_K, ReportLane]]) -> None:
+    def _take(
+        self, now: float, lined_up: Sequence[Due[_K, ReportLane]], limit: int, found: list[tuple[_K, ReportLane]]
+    ) -> None:
         """Take reports until there are so many; the namespace is next whose last turn was longest ago."""
-        delay, taken = self._delay(), self._started.copy()
-        turns: list[tuple[int, float, int, Due[_K, ReportLane]]] = []
+        if len(found) >= limit:
+            return
+        pace, delay = self._pace, self._delay()
+        started = self._started + Counter(lane.namespace for _, lane in found)
+        left = pace.max_started_in_all - started.total()
 
-        def line_up(due: Due[_K, ReportLane] | None) -> None:
-            if due is not None and due.due_at + (delay if due.lane.may_wait else 0.0) <= now:
-                heapq.heappush(turns, (self._served.get(due.lane.namespace, 0), due.due_at, next(self._numbers), due))
+        def turn(due: Due[_K, ReportLane]) -> tuple[int, float, int, Due[_K, ReportLane]]:
+            return self._served.get(due.lane.namespace, 0), due.due_at, next(self._numbers), due
 
-        for due in self._lanes.firsts():
-            if due.lane.is_first is is_first:
-                line_up(due)
+        def is_due(due: Due[_K, ReportLane]) -> bool:
+            return due.due_at + (delay if due.lane.may_wait else 0.0) <= now
+
+        turns = [turn(due) for due in lined_up if is_due(due)]
+        heapq.heapify(turns)
         while turns and len(found) < limit:
             last_turn, _, _, due = heapq.heappop(turns)
             namespace = due.lane.namespace
             if last_turn != self._served.get(namespace, 0):
-                line_up(due)  # another lane of the namespace has had its turn
-            elif taken[namespace] < self._pace.max_started:
-                taken[namespace] += 1
+                heapq.heappush(turns, turn(due))  # another lane of the namespace has had its turn
+            elif started[namespace] < min(pace.max_started, left):
+                started[namespace] += 1
+                left -= 1
                 self._served[namespace] = next(self._numbers)
                 self._lanes.drop(due.key)
                 found.append((due.key, due.lane))
-                line_up(self._lanes.first(due.lane))
+                if (following := self._lanes.first(due.lane)) is not None and is_due(following):
+                    heapq.heappush(turns, turn(following))
 
     def _start(self, key: _K, namespace: str, write: Callable[[_K], Awaitable[None]]) -> None:
         async def write_in_turn() -> None:
