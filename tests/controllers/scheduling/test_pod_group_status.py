@@ -125,6 +125,16 @@ async def test_what_the_api_server_refuses_is_not_written_again():
         assert await world.written(60.0) == []
 
 
+async def test_a_group_that_has_taken_the_name_of_another_has_a_condition_of_its_own():
+    world = World(None)
+    world.status.note(KEY, NO_CPU)
+    assert len(await world.written(2.0)) == 1
+    add(world.cluster, group("g", uid="another"))
+    world.status.note_changed([KEY])
+    world.status.note(KEY, NO_CPU)
+    assert len(await world.written(2.0)) == 1
+
+
 def test_a_standby_keeps_nothing_of_groups_that_are_gone():
     world = World(None)
     for i in range(3):
@@ -133,6 +143,16 @@ def test_a_standby_keeps_nothing_of_groups_that_are_gone():
         world.cluster.pod_groups.remove_group(("default", f"g{i}"))
         world.status.note_changed([("default", f"g{i}")])
     assert not world.status._changed
+
+
+async def test_pods_that_wait_for_a_group_which_is_not_there_take_no_turn_of_those_that_are():
+    world = World(None)
+    missing = ("default", "missing")
+    world.status.note(missing, FEW)
+    assert len(world.status._due) == 0
+    add(world.cluster, group("missing"))
+    world.status.note(missing, FEW)
+    assert [name for name, *_ in await world.written(2.0)] == ["missing"]
 
 
 async def test_many_groups_are_written_a_few_at_a_time():

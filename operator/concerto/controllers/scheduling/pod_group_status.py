@@ -47,6 +47,7 @@ class PodGroupStatusSettings:
 
 @dataclass(slots=True)
 class _Waiting:
+    uid: str  # of the group
     diagnosis: Diagnosis
     reasons: frozenset[str]
     since: float
@@ -100,16 +101,19 @@ class PodGroupStatus:
 
     def note(self, key: GroupKey, diagnosis: Diagnosis | None) -> None:
         """A cycle has looked at the group: None, or why none of its pods was placed."""
-        if key in self._scheduled:
+        group, waiting = self._cluster.pod_groups.get(key), self._waiting.get(key)
+        if key in self._scheduled or group is None:
             return
-        waiting = self._waiting.get(key)
+        if waiting is not None and waiting.uid != group.uid:  # another group had its name
+            self._forget(key)
+            waiting = None
         if diagnosis is None:
             if self._waiting.pop(key, None) is not None:
                 self._due.drop(key)
             return
         reasons = frozenset(diagnosis.reasons)
         if waiting is None:
-            waiting = self._waiting[key] = _Waiting(diagnosis, reasons, self._clock())
+            waiting = self._waiting[key] = _Waiting(group.uid, diagnosis, reasons, self._clock())
             self._update(key, waiting)
         waiting.diagnosis = diagnosis
         if waiting.reasons != reasons:
