@@ -289,7 +289,8 @@ class Recorder:
                 if available < 1 - TOLERANCE:
                     violations.append(
                         f"{a.name} -> {a.node} in {a.batch}[{a.index}]: capacity {status.get('capacity')} at version "
-                        f"{a.capacity_version} - {len(in_flight)} in flight + {len(credited)} credited = {available}"
+                        f"{a.capacity_version} - {len(in_flight)} in flight + {len(credited)} credited = {available}, "
+                        f"recorded {a.available}; in flight: {_seen_of(in_flight, pods)}"
                     )
                 elif a.available > available + TOLERANCE:
                     violations.append(f"{a.name} -> {a.node}: recorded {a.available} available, recomputed {available}")
@@ -304,6 +305,11 @@ class Recorder:
             rebound=[p.name for p in pods.values() if len(p.nodes_seen) > 1],
             max_in_flight=dict(in_flight_peak),
         )
+
+
+def _seen_of(uids: set[str], pods: dict[str, PodHistory]) -> str:
+    found = ((uid, pods.get(uid)) for uid in sorted(uids))
+    return "; ".join(uid if pod is None else f"{pod.name} bound {pod.bound} ended {pod.ended}" for uid, pod in found)
 
 
 def _costs(assignments: list[Assignment], pods: dict[str, PodHistory]) -> Costs:
