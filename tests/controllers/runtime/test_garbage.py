@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from concerto.api.pod import PodView
 from concerto.api.pod_decoding import PodDecoder
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.shared_parts import SharedParts
-from concerto.controllers.runtime.garbage import NEW_OBJECTS, FullSearches, held_bytes, search_new_objects_only
+from concerto.controllers.runtime.garbage import NEW_OBJECTS, FullSearches, search_new_objects_only
 from concerto.kube import KubeError, Session
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
@@ -85,14 +86,14 @@ def test_what_was_in_use_is_freed_by_its_last_use() -> None:
     assert all(ref() is None for ref in gone)
 
 
-def test_what_was_in_use_and_is_in_a_cycle_later_is_found_when_the_process_holds_much_more() -> None:
+def test_what_was_in_use_and_is_in_a_cycle_later_is_found_when_much_more_is_held() -> None:
     search_new_objects_only()
     kept = Cyclic()
     gone = weakref.ref(kept)
     gc.collect()
     del kept
-    held = iter([100, 124, 126, 110, 120])
-    searches = FullSearches(lambda: next(held))
+    blocks = iter([100, 124, 126, 110, 120])
+    searches = FullSearches(lambda: next(blocks))
     searches.search_if_due()
     searches.search_if_due()
     gc.collect()
@@ -100,32 +101,33 @@ def test_what_was_in_use_and_is_in_a_cycle_later_is_found_when_the_process_holds
     searches.search_if_due()
     assert gone() is None
     assert gc.get_freeze_count() > 10_000, "what is in use is not searched again"
-    assert searched(searches.search_if_due) == [], "110 bytes were held after the last search"
+    assert searched(searches.search_if_due) == [], "110 blocks were in use after the last search"
 
 
 async def test_requests_that_fail_during_searches_leave_nothing_for_good() -> None:
     search_new_objects_only()
     async with faulty([resets]) as server:
-        for number in range(1, 40, 3):
-            asked = asyncio.ensure_future(server.session.request("GET", "/api/v1/nodes", attempts=3))
-            await server.asked(number)
+
+        async def fail(times: int) -> None:
+            for _ in range(times):
+                asked = asyncio.ensure_future(server.session.request("GET", "/api/v1/nodes", attempts=3))
+                await server.asked(len(server.seen) + 1)
+                gc.collect()
+                with contextlib.suppress(KubeError):
+                    await asked
             gc.collect()
-            with contextlib.suppress(KubeError):
-                await asked
+
+        await fail(3)
+        searches = FullSearches()
+        searches.search_if_due()
+        left, in_use = [Cyclic() for _ in range(200_000)], sys.getallocatedblocks()
         gc.collect()
-        left = gc.get_freeze_count()
-        held = iter([100, 200, 100])
-        searches = FullSearches(lambda: next(held))
+        del left
+        await fail(3)
+        assert sys.getallocatedblocks() > 0.99 * in_use, "what is in cycles now was in use when it was searched"
         searches.search_if_due()
-        searches.search_if_due()
-        assert gc.get_freeze_count() < left
-
-
-def test_the_memory_that_the_process_holds_is_measured() -> None:
-    before = held_bytes()
-    some = bytearray(b"x" * 2**26)
-    assert 2**25 < held_bytes() - before < 2**28
-    del some
+        assert sys.getallocatedblocks() < in_use - 300_000
+        assert searched(searches.search_if_due) == []
 
 
 def garbage() -> list[object]:

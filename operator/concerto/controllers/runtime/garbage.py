@@ -6,8 +6,8 @@ that a placement makes is. An exception that ends a request or a watch makes cyc
 
 So the collector looks at each object once, some time after it was made. What is in use then is not searched again, and
 reference counting frees it. What is in use then and in a cycle later is left, for example a request that fails: some
-2,000 objects at a search while 50 requests find no API server. So when the process holds much more memory than it did,
-all objects are searched.
+2,000 objects at a search while 50 requests find no API server. So when the process holds many more objects than it did,
+all of them are searched.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
+import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ NEW_OBJECTS = 50_000
 """Objects beyond those that were freed, after which there is a search among them: some 5,000 pods. With fewer of them
 there would be more searches, in each of which something may be in use that is in a cycle later."""
 _GROWTH = 1.25
-"""Of the memory that the process holds, after which all objects are searched."""
+"""Of the blocks of memory that are in use, after which all objects are searched."""
 _CHECK_SECONDS = 600.0
 _SEARCHES = 10
 """Searches before one among what they left. They leave nothing, so that this may be any number."""
@@ -45,22 +44,17 @@ def _leave_alone(phase: str, _: Mapping[str, int]) -> None:
         gc.freeze()
 
 
-def held_bytes() -> int:
-    """Memory that this process holds. Source: proc_pid_statm(5)."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 class FullSearches:
-    """Searches all objects when the process holds a quarter more memory than after the last such search.
+    """Searches all objects when a quarter more blocks of memory are in use than after the last such search.
 
     A cluster that grows causes some of them, too; one that stays as it is causes none, however many pods come and go.
 
     Args:
-        held: bytes that the process holds.
+        blocks: that are in use. Of the bytes that a process holds, many are free: they would grow with each search.
     """
 
-    def __init__(self, held: Callable[[], int] = held_bytes) -> None:
-        self._held = held
+    def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
+        self._blocks = blocks
         self._base: int | None = None
 
     async def run(self) -> None:
@@ -70,15 +64,15 @@ class FullSearches:
             self.search_if_due()
 
     def search_if_due(self) -> None:
-        """The first call only notes how much memory is held: all that a process holds at its start is new."""
-        held = self._held()
+        """The first call only notes how many blocks are in use: all that a process holds at its start is new."""
+        blocks = self._blocks()
         if self._base is None:
-            self._base = held
-        elif held > _GROWTH * self._base:
+            self._base = blocks
+        elif blocks > _GROWTH * self._base:
             began = time.thread_time()
             gc.unfreeze()
             found = gc.collect()
             gc.freeze()
-            self._base = self._held()
+            self._base = self._blocks()
             seconds = time.thread_time() - began
-            logger.info("searched all objects in %.2f s: %d were garbage; %d bytes held", seconds, found, self._base)
+            logger.info("searched all objects in %.2f s: %d of them were garbage", seconds, found)
