@@ -148,19 +148,22 @@ def test_pods_of_one_workload_share_what_is_equal() -> None:
         assert one["metadata"][part] is two["metadata"][part]
 
 
-def test_of_two_pods_in_a_list_one_that_cannot_be_read_costs_itself_alone() -> None:
-    failed: list[Any] = []
+def test_a_pod_in_a_list_that_cannot_be_read_costs_itself_alone() -> None:
+    whole: list[Any] = []
 
     def trim(pod: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return trim_pod(pod)
-        except Exception:
-            failed.append(pod["metadata"]["name"])
-            return {}
+        whole.append(pod["metadata"]["name"])
+        return trim_pod(pod) if isinstance(pod["status"], dict) else {}
 
-    pods = [as_sent(), changed("metadata", name="odd") | {"spec": [], "status": 5}]
-    listed = PodDecoder(SharedParts(), trim).page(orjson.dumps({"metadata": {}, "items": pods}))
-    assert (listed["items"], failed) == ([trim_pod(as_sent()), {}], ["odd"])
+    odd = changed("metadata", name="odd") | {"spec": [], "status": 5}
+    unusual = changed("spec", nodeName=None)
+    pods = [as_sent(), odd, unusual, as_sent()]
+    decoder = PodDecoder(SharedParts(), trim)
+    listed = decoder.page(orjson.dumps({"metadata": {"resourceVersion": "9"}, "items": pods}))
+    assert listed["items"] == [trim_pod(as_sent()), {}, trim_pod(unusual), trim_pod(as_sent())]
+    assert listed["metadata"] == {"resourceVersion": "9"}
+    assert whole == ["odd", "web-1"], "of the others, only what is kept is decoded"
+    assert listed["items"][0]["spec"]["containers"] is listed["items"][3]["spec"]["containers"]
 
 
 def test_a_list_and_an_event_are_whole_beside_their_pods() -> None:
@@ -219,6 +222,34 @@ def test_whatever_stands_in_a_pod_comes_to_the_same(pod: dict[str, Any], named: 
     of_event = outcome(lambda: decoder.event(orjson.dumps(event))["object"])
     assert of_event == outcome(lambda: trim_pod(pod))
     assert outcome(lambda: decoder.page(orjson.dumps(page))["items"][0]) == of_event
+
+
+ODD = {
+    "labels that are a number": ("metadata", "labels", b"5"),
+    "labels that are true": ("metadata", "labels", b"true"),
+    "a time that is a huge number": ("metadata", "creationTimestamp", b"1000000000000000000000000000000"),
+    "a grace period that is a huge number": ("metadata", "deletionGracePeriodSeconds", b"99999999999999999999"),
+    "a name with escapes": ("metadata", "generateName", rb'"\u00e9\ud83d\ude00\u2028\\\/"'),
+    "a node that is nothing": ("spec", "nodeName", b"null"),
+    "a huge priority": ("spec", "priority", b"99999999999999999999"),
+    "the same field twice": ("spec", "nodeName", b'"n1", "nodeName": "n2", "containers": []'),
+    "the same section twice": ("status", "phase", b'"Failed"}, "status": {"phase": "Running"'),
+    "a reason that is a huge number": ("status", "conditions", b'[{"type": "PodResizePending", "reason": 1e400}]'),
+    "a condition with a huge number": ("status", "conditions", b'[{"type": "Ready", "status": %d}]' % 10**30),
+    "a condition at no time": ("status", "conditions", b'[{"type": "Ready", "lastTransitionTime": 1e30}]'),
+    "deep nesting": ("spec", "affinity", b"[" * 200 + b"]" * 200),
+    "half of a character": ("spec", "schedulerName", rb'"\ud83d"'),
+    "no UTF-8": ("spec", "schedulerName", b'"\xff"'),
+}
+
+
+@pytest.mark.parametrize(("where", "field", "value"), ODD.values(), ids=ODD)
+def test_whatever_text_stands_for_a_field_comes_to_the_same(where: str, field: str, value: bytes) -> None:
+    pod = orjson.dumps(changed(where, **{field: "INSTEAD"})).replace(b'"INSTEAD"', value)
+    decoder = PodDecoder(SharedParts())
+    expected = outcome(lambda: trim_pod(orjson.loads(pod)))
+    assert outcome(lambda: decoder.event(b'{"type": "ADDED", "object": %b}' % pod)["object"]) == expected
+    assert outcome(lambda: decoder.page(b'{"metadata": {}, "items": [%b]}' % pod)["items"][0]) == expected
 
 
 @given(st.dictionaries(names, values, max_size=4), st.sampled_from(["metadata", "spec", "status"]))

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from sys import intern
 from types import GenericAlias
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import orjson
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from concerto.api import pod_start
@@ -53,10 +53,7 @@ class PodDecoder:
             found = _LIST.decode(payload)
             return {"metadata": orjson.loads(bytes(found.metadata)), "items": [self._pod(pod) for pod in found.items]}
         except Exception:
-            whole = orjson.loads(payload)  # whatever is wrong, who reads the one pod in which it is reports it
-            if isinstance(whole, dict) and whole.get("items"):
-                whole["items"] = [self._trim(item) for item in whole["items"]]
-            return whole
+            return self._page_one_by_one(payload)  # whatever is wrong, it costs the one pod in which it is
 
     def event(self, line: bytes) -> Any:
         """A watch event as the API server sends it. A pod in it is trimmed; a bookmark and an error are whole.
@@ -73,6 +70,22 @@ class PodDecoder:
                 whole["object"] = self._trim(whole["object"])
             return whole
 
+    def _page_one_by_one(self, payload: bytes) -> Any:
+        try:
+            found = _ITEMS.decode(payload)
+        except Exception:
+            whole = orjson.loads(payload)
+            if isinstance(whole, dict) and whole.get("items"):
+                whole["items"] = [self._trim(item) for item in whole["items"]]
+            return whole
+        return {"metadata": orjson.loads(bytes(found.metadata)), "items": [self._item(item) for item in found.items]}
+
+    def _item(self, item: Raw) -> dict[str, Any]:
+        try:
+            return self._pod(_ITEM.decode(item))
+        except Exception:
+            return self._trim(orjson.loads(bytes(item)))
+
     def _pod(self, pod: Any) -> dict[str, Any]:
         status = {} if pod.status is UNSET else self._status(pod.status)
         return {"metadata": self._metadata(pod.metadata), "spec": self._spec(pod.spec), "status": status}
@@ -86,7 +99,8 @@ class PodDecoder:
         }
         if metadata.labels is not UNSET:
             labels = self._parts.read(text := bytes(metadata.labels))
-            found["labels"] = labels if len(text) < _SURELY_FEW_LABEL_BYTES else kept.trim_labels(labels)
+            surely_few = len(text) < _SURELY_FEW_LABEL_BYTES and type(labels) is dict
+            found["labels"] = labels if surely_few else kept.trim_labels(labels)
         if metadata.ownerReferences is not UNSET:
             found["ownerReferences"] = self._parts.read(bytes(metadata.ownerReferences))
         if metadata.annotations is not UNSET and metadata.annotations.mirror is not UNSET:
@@ -164,6 +178,9 @@ def _many(kind: Any) -> Any:
     return GenericAlias(list, (kind,))
 
 
+_Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType
+
+
 class _Annotations(Struct, rename={"mirror": MIRROR}, gc=False):
     mirror: Raw | UnsetType = UNSET
 
@@ -177,16 +194,16 @@ class _Metadata(Struct, gc=False):
     ownerReferences: Raw | UnsetType = UNSET
     annotations: _Annotations | UnsetType = UNSET
     generateName: str | UnsetType = UNSET
-    creationTimestamp: Any = UNSET
-    deletionTimestamp: Any = UNSET
-    deletionGracePeriodSeconds: Any = UNSET
+    creationTimestamp: str | UnsetType | None = UNSET
+    deletionTimestamp: str | UnsetType | None = UNSET
+    deletionGracePeriodSeconds: _Number = UNSET
 
 
 class _Condition(Struct, gc=False):
     type: str
-    status: Any = UNSET
-    reason: Any = UNSET
-    lastTransitionTime: Any = UNSET
+    status: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    lastTransitionTime: str | UnsetType | None = UNSET
 
 
 _NO_SOURCE = (UNSET,) * len(SOURCES)
@@ -208,6 +225,10 @@ _POD = msgspec.defstruct("Pod", [("metadata", _Metadata), ("spec", _SPEC), ("sta
 _LIST: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     msgspec.defstruct("List", [("metadata", Raw), ("items", _many(_POD))], gc=False)
 )
+_ITEMS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    msgspec.defstruct("Items", [("metadata", Raw), ("items", _many(Raw))], gc=False)
+)
+_ITEM: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_POD)
 _EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
     msgspec.defstruct("Event", [("type", _Change), ("object", _POD)], gc=False)
 )
