@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+
+import orjson
+import pytest
 
 from concerto.api.shared_parts import SharedParts
 
@@ -27,7 +31,7 @@ def test_what_differs_stays_different():
 
 
 def test_an_object_keeps_a_part_that_is_forgotten():
-    parts = SharedParts(max_bytes=100)
+    parts = SharedParts(max_bytes=1000)
     first = parts.share(pod("a"))
     for number in range(100):
         parts.share(pod("b", nodeSelector={"number": str(number)}))
@@ -36,17 +40,41 @@ def test_an_object_keeps_a_part_that_is_forgotten():
 
 
 def test_what_is_asked_for_again_and_again_is_not_forgotten():
-    parts = SharedParts(max_bytes=200)
+    parts = SharedParts(max_bytes=3000)
     labels = parts.share(pod("a"))["metadata"]["labels"]
     for number in range(100):
         assert parts.share(pod("b", nodeSelector={"number": str(number)}))["metadata"]["labels"] is labels
 
 
-def test_what_is_remembered_is_bounded():
-    parts = SharedParts(max_bytes=1000)
-    for number in range(1000):
-        parts.share(pod("b", nodeSelector={"number": str(number)}))
-    assert sum(map(len, (*parts._recent, *parts._earlier))) <= 2000
+SHAPES = {
+    "labels": lambda n: {"a": f"{n:x}"},
+    "many labels": lambda n: {f"{k}-{n:x}": f"{n:x}" for k in range(50)},
+    "tolerations": lambda n: [{"key": f"{n:x}"} for _ in range(50)],
+    "values": lambda n: [{"values": [f"{k:x}{n:x}" for k in range(200)]}],
+    "numbers": lambda n: [300 + n + k for k in range(200)],
+    "lists": lambda n: [[n], [], [], [], []],
+    "maps": lambda n: [{}, {}, {}, {"a": n}],
+    "floats": lambda n: [n + 0.5, 1.5, 2.5, 3.5],
+    "long texts": lambda n: {"a": f"{n:x}" + "x" * 5000},
+    "wide texts": lambda n: {"a": f"{n:x}" + "\U0001f600" * 1000},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_memory_for_what_is_remembered_is_bounded(shape):
+    most = 300_000
+    parts = SharedParts(max_bytes=most)
+    texts = [orjson.dumps(shape(number)) for number in range(2 * most // 200)]
+    held = 0
+    tracemalloc.start()
+    try:
+        for text in texts:
+            parts.read(bytes(memoryview(text)))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most / 4 < held < 2 * most
+    assert parts._earlier
 
 
 def test_a_long_part_is_not_remembered():
