@@ -137,7 +137,7 @@ async def test_a_replica_takes_in_all_pods(searches: list[float]) -> None:
         gc.collect()
         print(f"a search among all objects: {_most(searches)}")
         assert len(intake.reflector.store) == COUNT
-        assert after < 1.02 * half, "what is held of pods that are gone has a limit, and that was reached"
+        assert after < 1.05 * half, "what is held of pods that are gone has a limit, and that was reached"
 
 
 def come_and_go(intake: Intake, part: int) -> float:

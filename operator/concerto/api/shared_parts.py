@@ -21,7 +21,7 @@ class SharedParts:
     one.
     """
 
-    def __init__(self, max_bytes: int = 48 * 2**20, max_part_bytes: int = 16 * 2**10) -> None:
+    def __init__(self, max_bytes: int = 16 * 2**20, max_part_bytes: int = 16 * 2**10) -> None:
         """Nothing is remembered yet.
 
         Args:
