@@ -226,7 +226,7 @@ class Reflector:
                         item.setdefault("apiVersion", self.resource.api_version)
                         item.setdefault("kind", self.resource.kind)
                     # What has not changed is not kept twice while a long list comes in
-                    found[_key(item)] = self._unchanged(item) or self._trimmed(item)
+                    found[key_of(item)] = self._unchanged(item) or self._trimmed(item)
         except Gone as error:
             self._streams = True  # the next time would take as long
             raise _Relist(f"the list was too old before it was complete: {error.message}", at_once=False) from error
@@ -247,10 +247,10 @@ class Reflector:
                 if kind == "BOOKMARK":
                     version: str = item["metadata"]["resourceVersion"]
                 elif kind == "DELETED":
-                    found.pop(_key(item), None)
+                    found.pop(key_of(item), None)
                 else:
                     # What has not changed is not kept twice; what is older than the store may still change
-                    found[_key(item)] = self._same(item) or self._trimmed(item)
+                    found[key_of(item)] = self._same(item) or self._trimmed(item)
         except TooManyRequests:
             raise
         except (ApiError, ValueError) as error:
@@ -265,7 +265,7 @@ class Reflector:
 
     def _same(self, item: Object) -> Object | None:
         """The object as it is in the store, if this is the same version of it."""
-        old = self.store.get(_key(item))
+        old = self.store.get(key_of(item))
         return old if old is not None and (old is item or _version(old) == _version(item)) else None
 
     def _unchanged(self, item: Object) -> Object | None:
@@ -273,7 +273,7 @@ class Reflector:
         same = self._same(item)
         if same is None and not_newer(item["metadata"]["resourceVersion"], self._seen_version):
             # Too old not to be in the store: restored, while revisions go on from where they were
-            raise StorageWentBack(f"{self._path} shows {'/'.join(_key(item))} as it was before")
+            raise StorageWentBack(f"{self._path} shows {'/'.join(key_of(item))} as it was before")
         return same
 
     async def _watch(self) -> None:
@@ -327,9 +327,9 @@ class Reflector:
             raise _Relist(str(error), at_once=isinstance(error, Gone)) from error
         self.events += 1
         if kind in ("ADDED", "MODIFIED"):
-            self._put(_key(item), self._trimmed(item))
+            self._put(key_of(item), self._trimmed(item))
         elif kind == "DELETED":
-            self._put(_key(item), None)
+            self._put(key_of(item), None)
         self._resource_version = self._seen_version = item["metadata"]["resourceVersion"]
 
     def _trimmed(self, item: Object) -> Object:
@@ -362,7 +362,8 @@ class Reflector:
             pass
 
 
-def _key(item: Object) -> Key:
+def key_of(item: Object) -> Key:
+    """Namespace, empty without one, and name of an object."""
     metadata = item["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 

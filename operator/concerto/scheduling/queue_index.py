@@ -11,6 +11,7 @@ from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.queue_order import PodsAlike
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.counters import add_count_of
 
 _K = TypeVar("_K")
 
@@ -76,17 +77,12 @@ class QueueIndex:
     def uses(self, group: PodsAlike, claims: Iterable[ClaimKey]) -> None:
         """A pod that uses these claims is one of the group."""
         for claim in claims:
-            self._by_claim.setdefault(claim, Counter())[group] += 1
+            add_count_of(self._by_claim, claim, group, 1)
 
     def uses_no_more(self, group: PodsAlike, claims: Iterable[ClaimKey]) -> None:
         """The pod has left the group."""
         for claim in claims:
-            users = self._by_claim[claim]
-            users[group] -= 1
-            if not users[group]:
-                del users[group]
-            if not users:
-                del self._by_claim[claim]
+            add_count_of(self._by_claim, claim, group, -1)
 
 
 def _remove(index: dict[_K, dict[PodsAlike, None]], key: _K, group: PodsAlike) -> None:

@@ -12,7 +12,7 @@ from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, Session
-from concerto.kube.reflector import Decoding
+from concerto.kube.reflector import Decoding, key_of
 from concerto.kube.resources import PODS, SUBSPACE_SNAPSHOTS
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class FollowedKind:
         left = dict(self.reflector.store)
 
         def on_change(old: Object | None, new: Object | None) -> None:
-            if old is not None and left.pop(_key(old), None) is not None:
+            if old is not None and left.pop(key_of(old), None) is not None:
                 old = None
             if old is not None or new is not None:
                 handler(old, new)
@@ -153,10 +153,6 @@ class FollowedKind:
     def _log(self, obj: Object) -> None:
         metadata = obj.get("metadata", {})
         logger.exception("%s %s/%s", self.reflector.resource.kind, metadata.get("namespace"), metadata.get("name"))
-
-
-def _key(obj: Object) -> tuple[str, str]:
-    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 class WatchedKinds:

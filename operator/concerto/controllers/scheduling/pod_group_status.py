@@ -6,21 +6,18 @@ group has waited for a while, and again only when the reasons have changed and s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from concerto.api.podgroup import INITIALLY_SCHEDULED, GroupKey, PodGroup
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.scheduling.binding_load import BindingLoad
+from concerto.controllers.scheduling.condition_writes import store_condition
 from concerto.controllers.scheduling.reports_in_turn import ReportLane, ReportPace, ReportsInTurn
-from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests, Unauthorized
+from concerto.kube import Object, Session
 from concerto.kube.resources import POD_GROUPS
-from concerto.kube.session import STRATEGIC_PATCH, Patch
 from concerto.scheduling.reasons import SCHEDULER_ERROR, UNSCHEDULABLE, Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
-
-logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE = 32768
 """What the API server takes."""
@@ -185,23 +182,8 @@ class PodGroupStatus:
 
     async def _write(self, group: PodGroup, body: Object) -> bool:
         """Returns False if the API server failed to store it, and may succeed later."""
-        try:
-            path = POD_GROUPS.path(group.namespace, group.name, "status")
-            await self._session.request(
-                "PATCH",
-                path,
-                body=Patch(STRATEGIC_PATCH, body),
-                timeout_seconds=self._settings.write_timeout_seconds,
-                attempts=1,
-            )
-        except KubeError as error:
-            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError | Unauthorized):
-                # It is gone, or another has its name
-                logger.debug("PodGroup %s/%s: %s", group.namespace, group.name, error)
-                return True
-            logger.info("PodGroup %s/%s: %s", group.namespace, group.name, error)
-            return False
-        return True
+        path, timeout = POD_GROUPS.path(group.namespace, group.name, "status"), self._settings.write_timeout_seconds
+        return await store_condition(self._session, path, body, timeout_seconds=timeout)
 
 
 def build_condition_patch(group: PodGroup, status: str, reason: str, message: str) -> Object:

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from concerto.controllers.runtime.fair_places import FairPlaces
 from concerto.controllers.scheduling.due_lanes import Due, DueLanes
+from concerto.scheduling.state.counters import add_count
 
 logger = logging.getLogger(__name__)
 
@@ -211,8 +212,6 @@ class ReportsInTurn(Generic[_K]):
 
     def _on_end(self, task: asyncio.Task[None], namespace: str) -> None:
         self._tasks.discard(task)
-        self._started[namespace] -= 1
-        if not self._started[namespace]:
-            del self._started[namespace]
+        add_count(self._started, namespace, -1)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a report has failed: this is a fault of Concerto", exc_info=error)

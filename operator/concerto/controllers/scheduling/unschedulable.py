@@ -8,7 +8,6 @@ The condition of a pod that is nominated is written with its nomination, as by k
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,15 +15,13 @@ from concerto.api.pod import PodView
 from concerto.api.timestamps import format_timestamp
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.scheduling.binding_load import BindingLoad
+from concerto.controllers.scheduling.condition_writes import store_condition
 from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.reports_in_turn import ReportLane, ReportPace, ReportsInTurn
-from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests, Unauthorized
+from concerto.kube import Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
-from concerto.kube.session import STRATEGIC_PATCH, Patch
 from concerto.scheduling.reasons import UNSCHEDULABLE, Diagnosis
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -202,22 +199,8 @@ class UnschedulableReporter:
         """Returns False if the API server failed to store the condition, and may succeed later."""
         pod = waiting.pod
         patch = build_unschedulable_patch(pod, waiting.text, wall_timestamp(), waiting.reason)
-        try:
-            await self._session.request(
-                "PATCH",
-                PODS.path(pod.namespace, pod.name, "status"),
-                body=Patch(STRATEGIC_PATCH, patch),
-                timeout_seconds=self._settings.write_timeout_seconds,
-                attempts=1,
-            )
-        except KubeError as error:
-            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError | Unauthorized):
-                # It is gone, or another of its name is there
-                logger.debug("%s/%s: %s", pod.namespace, pod.name, error)
-                return True
-            logger.info("%s/%s: %s", pod.namespace, pod.name, error)
-            return False
-        return True
+        path, timeout = PODS.path(pod.namespace, pod.name, "status"), self._settings.write_timeout_seconds
+        return await store_condition(self._session, path, patch, timeout_seconds=timeout)
 
 
 def build_unschedulable_patch(pod: PodView, message: str, now: str, reason: str = UNSCHEDULABLE) -> Object:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
-from typing import TypeVar
 
 import numpy as np
 
@@ -12,8 +10,7 @@ from concerto.api.pod import PodView
 from concerto.api.pod_volumes import Disk, DiskKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.state.columns import Bools, Ints
-
-_Key = TypeVar("_Key", bound=Hashable)
+from concerto.scheduling.state.counters import add_count_of
 
 
 class ClaimUsers:
@@ -46,34 +43,21 @@ class ClaimUsers:
         """The pod's claims and disks are in use on the row."""
         for claim in pod.volumes.claims:
             key = ClaimKey(pod.namespace, claim.name)
-            _count(self._claims, key, row)
+            add_count_of(self._claims, key, row, 1)
             if not claim.ephemeral:
-                _count(self._named, key, row)
+                add_count_of(self._named, key, row, 1)
         for disk in pod.volumes.disks:
-            _count(self._disks.setdefault(disk.key, {}), disk, row)
+            add_count_of(self._disks.setdefault(disk.key, {}), disk, row, 1)
 
     def remove_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are no longer in use on the row."""
         for claim in pod.volumes.claims:
             key = ClaimKey(pod.namespace, claim.name)
-            _uncount(self._claims, key, row)
+            add_count_of(self._claims, key, row, -1)
             if not claim.ephemeral:
-                _uncount(self._named, key, row)
+                add_count_of(self._named, key, row, -1)
         for disk in pod.volumes.disks:
             alike = self._disks[disk.key]
-            _uncount(alike, disk, row)
+            add_count_of(alike, disk, row, -1)
             if not alike:
                 del self._disks[disk.key]
-
-
-def _count(table: dict[_Key, Counter[int]], key: _Key, row: int) -> None:
-    table.setdefault(key, Counter())[row] += 1
-
-
-def _uncount(table: dict[_Key, Counter[int]], key: _Key, row: int) -> None:
-    rows = table[key]
-    rows[row] -= 1
-    if not rows[row]:
-        del rows[row]
-    if not rows:
-        del table[key]

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator
 from typing import TypeVar
 
 from concerto.api.pod import PodView
+from concerto.scheduling.state.counters import add_count
 
 _T = TypeVar("_T", bound=Hashable)
 _Place = tuple[int, int, float, str]
@@ -95,7 +96,7 @@ class GroupMembers:
     def _note(self, uid: str) -> None:
         """Count the pod as it is now."""
         pod, is_placed = self.pods[uid], uid in self._placed
-        _count(self.schedulers, pod.scheduler_name, 1)
+        add_count(self.schedulers, pod.scheduler_name, 1)
         if pod.waiting:
             insort(self._places, place_of(pod))
             self._placed_places += is_placed
@@ -107,7 +108,7 @@ class GroupMembers:
         pod, is_placed = self.pods.get(uid), uid in self._placed
         if pod is None:
             return
-        _count(self.schedulers, pod.scheduler_name, -1)
+        add_count(self.schedulers, pod.scheduler_name, -1)
         if pod.waiting:
             del self._places[bisect_left(self._places, place_of(pod))]
             self._placed_places -= is_placed
@@ -121,9 +122,9 @@ class GroupMembers:
             self._count_there(pod, by)
 
     def _count_there(self, pod: PodView, by: int) -> None:
-        _count(self.schedulers_there, pod.scheduler_name, by)
-        _count(self.priorities_there, pod.priority, by)
-        _count(self.preempting_there, pod.preempts, by)
+        add_count(self.schedulers_there, pod.scheduler_name, by)
+        add_count(self.priorities_there, pod.priority, by)
+        add_count(self.preempting_there, pod.preempts, by)
 
 
 NO_MEMBERS = GroupMembers()
@@ -134,12 +135,6 @@ def place_of(pod: PodView) -> _Place:
     """The pod's place among those of its PodGroup that wait."""
     shape = pod.shape
     return -shape.nonzero_cpu_millicores, -shape.nonzero_memory_bytes, pod.created, pod.uid
-
-
-def _count(counts: Counter[_T], key: _T, by: int) -> None:
-    counts[key] += by
-    if not counts[key]:
-        del counts[key]
 
 
 def _keep(found: set[str], uid: str, belongs: bool) -> None:

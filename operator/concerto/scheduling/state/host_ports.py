@@ -9,6 +9,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import WILDCARD, HostPort
 from concerto.scheduling.state.columns import Bools, Rows
+from concerto.scheduling.state.counters import add_count_of
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.pod_index import PodIndex
 
@@ -39,17 +40,12 @@ class HostPortIndex(PodIndex):
         """The pod has its ports on the row."""
         for port in pod.shape.host_ports:
             by_address = self._ports.setdefault((port.protocol, port.port), {})
-            by_address.setdefault(port.ip, Counter())[row] += 1
+            add_count_of(by_address, port.ip, row, 1)
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod's ports on the row are free."""
         for port in pod.shape.host_ports:
             by_address = self._ports[port.protocol, port.port]
-            rows = by_address[port.ip]
-            rows[row] -= 1
-            if not rows[row]:
-                del rows[row]
-            if not rows:
-                del by_address[port.ip]
+            add_count_of(by_address, port.ip, row, -1)
             if not by_address:
                 del self._ports[port.protocol, port.port]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey, PodGroup
+from concerto.scheduling.state.counters import add_count
 from concerto.scheduling.state.group_members import NO_MEMBERS, GroupMembers
 from concerto.scheduling.state.held_room import HeldRoom
 from concerto.scheduling.state.pod_index import PodIndex
@@ -155,9 +156,7 @@ class PodGroups(PodIndex):
         try:
             yield
         finally:
-            self.being_bound[key] -= 1
-            if not self.being_bound[key]:
-                del self.being_bound[key]
+            add_count(self.being_bound, key, -1)
 
     def finished(self, uid: str) -> None:
         """The pod is bound, or gone."""

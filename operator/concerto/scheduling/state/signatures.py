@@ -15,6 +15,7 @@ from typing import TypeVar
 from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector
 from concerto.pinning.classification import EXCLUSIVENESS_LABEL, LABEL
+from concerto.scheduling.state.counters import add_count
 from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.workload_selectors import NO_SELECTOR, WorkloadSelectors
 
@@ -102,9 +103,9 @@ class PodSignatures:
             return
         del self._selectors[selector]
         for requirement in selector.requirements or ():
-            _count_down(self._keys, requirement.key)
+            add_count(self._keys, requirement.key, -1)
             for value in requirement.values if requirement.operator in _BY_VALUE else ():
-                _count_down(self._values, (requirement.key, value))
+                add_count(self._values, (requirement.key, value), -1)
 
 
 def _selects_itself(pod: PodView) -> Hashable:
@@ -121,9 +122,3 @@ def _selects_itself(pod: PodView) -> Hashable:
 def _volumes(pod: PodView) -> Hashable:
     """Claims are those of the pod's namespace; a claim that is made for a pod is of use to no other."""
     return (pod.namespace, pod.uid if pod.volumes.ephemeral else None, pod.volumes)
-
-
-def _count_down(counter: Counter[_Key], key: _Key) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]

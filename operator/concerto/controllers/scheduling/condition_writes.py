@@ -1,0 +1,33 @@
+"""Writes of conditions that are tried again later, and not at once, if the API server failed to store them."""
+
+from __future__ import annotations
+
+import logging
+
+from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests, Unauthorized
+from concerto.kube.session import STRATEGIC_PATCH, Patch
+
+logger = logging.getLogger(__name__)
+
+
+async def store_condition(session: Session, path: str, patch: Object, *, timeout_seconds: float) -> bool:
+    """Try once to store a condition.
+
+    Args:
+        session: the way to the API server.
+        path: of the object's status.
+        patch: a strategic merge patch whose precondition is the object's UID.
+        timeout_seconds: for the write.
+
+    Returns:
+        False if the API server failed to store it, and may succeed later; True also if it refuses: the object is gone,
+        or another one has its name.
+    """
+    try:
+        body = Patch(STRATEGIC_PATCH, patch)
+        await session.request("PATCH", path, body=body, timeout_seconds=timeout_seconds, attempts=1)
+    except KubeError as error:
+        is_refused = isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError | Unauthorized)
+        logger.log(logging.DEBUG if is_refused else logging.INFO, "%s: %s", path, error)
+        return is_refused
+    return True
