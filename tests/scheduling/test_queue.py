@@ -325,6 +325,57 @@ def test_namespaces_of_one_priority_take_turns():
     assert heads(q)[:3] == ["vip", "late", "c0"], "the turn goes on where the cycle before stopped"
 
 
+def stuck(name, **over):
+    return pod(name, namespace="stuck", **over)
+
+
+def is_stuck(namespace):
+    return namespace == "stuck"
+
+
+def names(pods):
+    return [each.name for each in pods]
+
+
+def test_pods_of_a_namespace_that_is_held_back_are_passed_over_and_no_others():
+    q = queue(*(stuck(f"s{i}", priority=i % 2) for i in range(4)), pod("a"), pod("b", priority=1))
+    assert names(q.heads(NOW, held_back=is_stuck)) == ["b", "a"]
+    assert len(heads(q)) == 6, "they have their turn once it is over"
+
+
+def test_where_all_namespaces_with_active_pods_are_held_back_there_is_nothing_to_do():
+    q = queue(stuck("s"), pod("parked"), pod("drains", requests={"cpu": "9"}))
+    q.mark_unschedulable("uid-parked", Change.NODE, NOW)
+    q.mark_unschedulable("uid-drains", Change.NODE, NOW, always_considered=True)
+    assert names(q.heads(NOW, held_back=is_stuck)) == [], "a pod that drains nodes alone is no reason for a cycle"
+    assert q.next_ready() == NOW + 30, "time alone lets none of the others go on"
+    assert names(q.heads(NOW + 30, held_back=is_stuck)) == ["parked", "drains"]
+    assert names(q.heads(NOW + 30)) == ["parked", "s", "drains"]
+
+
+def test_one_that_drains_nodes_waits_while_its_namespace_is_held_back():
+    q = queue(stuck("s"), pod("a"))
+    q.mark_unschedulable("uid-s", Change.NODE, NOW, always_considered=True)
+    assert names(q.heads(NOW, held_back=is_stuck)) == ["a"]
+    assert heads(q) == ["a", "s"]
+
+
+def test_what_waits_beside_the_heads_includes_what_is_held_back():
+    q = queue(stuck("s0"), stuck("s1"), stuck("s2", requests={"cpu": "9"}), pod("a"), big("b"))
+    q.mark_unschedulable("uid-s2", Change.CAPACITY, NOW)
+    q.mark_unschedulable("uid-b", Change.CAPACITY, NOW)
+    assert names(q.heads(NOW, held_back=is_stuck)) == ["a"]
+    assert names(q.parked(Change.CAPACITY, held_back=is_stuck)) == ["s2", "b", "s0", "s1"]
+    assert names(q.parked(Change.CAPACITY)) == ["s2", "b"]
+
+
+def test_a_namespace_that_was_held_back_in_a_pass_comes_before_what_has_failed_in_it():
+    q = queue(stuck("s"), pod("a"), big("b"))
+    q.mark_unschedulable(next(q.heads(NOW, held_back=is_stuck)).uid, Change.CAPACITY, NOW)
+    q.requeue(Change.CAPACITY)
+    assert names(q.heads(NOW, resume=True)) == ["b", "s", "a"]
+
+
 def test_when_a_cycle_runs_out_of_time_the_next_begins_with_what_it_did_not_look_at():
     q = queue(*(pod(f"p{i}", priority=1, requests={"cpu": str(i + 1)}) for i in range(4)), big("behind", priority=0))
     looked_at = q.heads(NOW)

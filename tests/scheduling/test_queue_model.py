@@ -111,7 +111,7 @@ class SortedQueue:
     def of_pod_group(self, key):
         return [each for each in self.states if (each[1], each[3]) == key and each[3]]
 
-    def heads(self, now, limit, resume):
+    def heads(self, now, limit, resume, held_back):
         for each in list(self.pods.values()):
             if each.version != self.signatures.version:
                 self.set(each.pod)
@@ -126,14 +126,14 @@ class SortedQueue:
             if state.since is not None and state.since + SETTINGS.flush_seconds <= now:
                 state.since = None
         self.cycle += 1
-        is_idle = all(state.since is not None for state in self.states.values())
+        is_idle = all(state.since is not None or key[1] in held_back for key, state in self.states.items())
         if is_idle or not resume:
             self.pass_began = self.cycle
         if is_idle:
             return []
         lanes: dict[tuple[int, int], dict[str, list[Waiting]]] = {}
         for key, state in self.states.items():
-            if state.since is None or state.considered:
+            if (state.since is None or state.considered) and key[1] not in held_back:
                 turn = state.failed if state.failed >= self.pass_began else -1
                 alike = sorted((p for p in self.pods.values() if p.key == key and p.ready_at is None), key=place)
                 lanes.setdefault((turn, -key[0]), {}).setdefault(key[1], []).extend(alike[:limit])
@@ -229,14 +229,15 @@ class Both(RuleBasedStateMachine):
     @rule(
         resume=st.booleans(),
         limit=st.sampled_from([1, 2, 250]),
+        held_back=st.sampled_from([(), (), ("n1",), ("n1", "n2"), ("n1", "n2", "n3")]),
         looked_at=st.integers(0, 4),
         requeue_on=st.sampled_from([Change.NODE, Change.CAPACITY]),
         data=st.data(),
     )
-    def cycle(self, resume, limit, looked_at, requeue_on, data):
+    def cycle(self, resume, limit, held_back, looked_at, requeue_on, data):
         """Looks at some of the heads, and finds nodes for some of these."""
-        heads = list(self.queue.heads(self.now, limit, resume=resume))
-        want = self.model.heads(self.now, limit, resume)
+        heads = list(self.queue.heads(self.now, limit, resume=resume, held_back=held_back.__contains__))
+        want = self.model.heads(self.now, limit, resume, held_back)
         assert [each.name for each in heads] == [each.name for each in want]
         turns = {each.priority: each.namespace for each in heads[:looked_at]}
         self.queue.note_turns(turns)

@@ -44,7 +44,7 @@ def scheduling(
     context = Context(session, NAMESPACE, recorder, Metrics(), clock)
     parts = build_parts(context, ClusterState(), BindingLoad(settings or PipelineSettings()), instance="me")
     informers = Informers(parts, context.metrics, clock)
-    pipeline = BindingPipeline(context, parts)
+    pipeline = BindingPipeline(context, parts, settings)
     housekeeping = Housekeeping(context, parts, OverdueReports(context, parts, informers.capacity_uids))
     made = Scheduling(context, parts, informers, pipeline, Scheduler(context, parts, pipeline, housekeeping))
     made.use()

@@ -61,6 +61,9 @@ class SessionSettings:
         max_backoff_seconds: no wait of our own is longer; ``Retry-After`` may ask for more.
         page_size: objects asked for at a time when listing.
         max_requests: in flight at a time, watches not counted; others wait, and are not sent if their time runs out.
+            It is more than all controllers of a process have in flight by limits of their own: requests of one that
+            hang, as a webhook keeps them, must leave some to all others. Scheduling has 97 for bindings and their
+            records, 128 for nominations and evictions, and less than 100 for all else.
     """
 
     connect_timeout_seconds: float = 5.0
@@ -69,7 +72,7 @@ class SessionSettings:
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 10.0
     page_size: int = 500
-    max_requests: int = 128
+    max_requests: int = 512
 
 
 class Session:

@@ -13,7 +13,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -26,6 +26,8 @@ from concerto.scheduling.queue_order import Place, PodsAlike, QueueKey, QueueOrd
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 
+HeldBack = Callable[[str], bool]
+"""Whether cycles look at no pods of a namespace for now."""
 MAX_REGROUPED = 2000
 """Pods whose group is computed again with one cycle: 40 ms."""
 MAX_FLUSHED = 2000
@@ -33,6 +35,10 @@ MAX_FLUSHED = 2000
 MAX_OF_POD_GROUP = 500
 """Groups of a PodGroup's pods that are marked or requeued at a time: there are more only where its pods were looked at
 one by one, and these wait for what may help each of them."""
+
+
+def _nobody(namespace: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,9 @@ class Queue:
 
     # --- cycles
 
-    def heads(self, now: float, limit: int = MAX_DECISIONS, *, resume: bool = False) -> Iterator[PodView]:
+    def heads(
+        self, now: float, limit: int = MAX_DECISIONS, *, resume: bool = False, held_back: HeldBack = _nobody
+    ) -> Iterator[PodView]:
         """Pods to be looked at now, in order: from each active group as many as one cycle can place.
 
         They are found one by one as they are asked for, and stay in the queue: report what became of them with
@@ -141,20 +149,23 @@ class Queue:
             limit: pods of one group at most.
             resume: whether the cycle before ran out of time. Groups that have failed since the first such cycle began
                 come last then, those that failed last after all others, so that each has its turn.
+            held_back: whether no pods of the namespace are to be looked at now, those included that drain nodes.
         """
         self._regroup()
         self._ripen(now)
-        is_idle = len(self._groups) == len(self._unschedulable)
+        is_idle = all(map(held_back, self._index.active_namespaces()))
         self._order.begin_cycle(resume=resume and not is_idle)
         if is_idle:
             return iter(())
-        return (self._waiting[uid].pod for _, _, uid in self._order.places(limit))
+        places = self._order.places(limit, lambda namespace: not held_back(namespace))
+        return (self._waiting[uid].pod for _, _, uid in places)
 
-    def parked(self, change: Change) -> Iterator[PodView]:
-        """Pods that wait for such a change and are not among the heads, of each group as many as of heads."""
+    def parked(self, change: Change, held_back: HeldBack = _nobody) -> Iterator[PodView]:
+        """Pods that wait for such a change, or are held back, and are not among the heads: of each group as many."""
         for group in self._index.helped_by(change):
             if not group.always_considered:
                 yield from (self._waiting[uid].pod for _, _, uid in group.places[:MAX_DECISIONS])
+        yield from (self._waiting[uid].pod for _, _, uid in self._order.places(MAX_DECISIONS, held_back))
 
     def note_turns(self, turns: Mapping[int, str]) -> None:
         """A cycle is over: by priority, the namespace of the last pod that it looked at. The turn is the next one's.
@@ -263,7 +274,7 @@ class Queue:
             return -math.inf
         times = [g.unschedulable_since + self._settings.flush_seconds for g in islice(self._unschedulable, 1)
                  if g.unschedulable_since is not None]  # fmt: skip
-        while self._backoff and not self._is_backing_off(*self._backoff[0]):
+        while self._backoff and not _is_backing_off(self._waiting.get(self._backoff[0][1]), self._backoff[0][0]):
             heapq.heappop(self._backoff)  # its pod has gone: it must not hide those behind it
         times += [at for at, _ in self._backoff[:1]]
         return min(times, default=None)
@@ -315,7 +326,7 @@ class Queue:
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:
             at, uid = heapq.heappop(self._backoff)
-            if self._is_backing_off(at, uid):
+            if _is_backing_off(self._waiting.get(uid), at):
                 waiting = self._waiting[uid]
                 waiting.ready_at = None
                 group = self._join(waiting)
@@ -324,10 +335,6 @@ class Queue:
         latest = now - self._settings.flush_seconds
         due = takewhile(lambda group: (group.unschedulable_since or 0.0) <= latest, self._unschedulable)
         self._activate(list(islice(due, MAX_FLUSHED)))
-
-    def _is_backing_off(self, ready_at: float, uid: str) -> bool:
-        waiting = self._waiting.get(uid)
-        return waiting is not None and waiting.ready_at == ready_at
 
     def _join(self, waiting: _Waiting) -> PodsAlike:
         """The pod, which does not back off, waits with its like, which are returned."""
@@ -362,6 +369,10 @@ class Queue:
 def _to_regroup(waiting: Mapping[str, _Waiting], version: int) -> Iterator[_Waiting]:
     """Pods whose group was computed with other signatures than those of this version: the first ones."""
     return takewhile(lambda each: each.version != version, waiting.values())
+
+
+def _is_backing_off(waiting: _Waiting | None, ready_at: float) -> bool:
+    return waiting is not None and waiting.ready_at == ready_at
 
 
 def _claims_of(pod: PodView) -> frozenset[ClaimKey]:

@@ -11,7 +11,7 @@ from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.queue_order import PodsAlike
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.counters import add_count_of
+from concerto.scheduling.state.counters import add_count, add_count_of
 
 _K = TypeVar("_K")
 
@@ -24,10 +24,12 @@ class QueueIndex:
         self._by_claim: dict[ClaimKey, Counter[PodsAlike]] = {}  # how many of their pods use it
         self._unschedulable_of: dict[GroupKey, dict[PodsAlike, None]] = {}
         self._active_of: dict[GroupKey, dict[PodsAlike, None]] = {}
+        self._active_in: Counter[str] = Counter()  # groups that are not unschedulable, by namespace
 
     def __bool__(self) -> bool:
         """Whether it has any group."""
-        return any((self._by_requeue_on, self._by_claim, self._unschedulable_of, self._active_of))
+        tables = (self._by_requeue_on, self._by_claim, self._unschedulable_of, self._active_of, self._active_in)
+        return any(tables)
 
     # --- what is asked
 
@@ -48,21 +50,28 @@ class QueueIndex:
         """Groups of a PodGroup's pods, first those that are not unschedulable."""
         return chain(self._active_of.get(key, ()), self.unschedulable_of(key))
 
+    def active_namespaces(self) -> Iterable[str]:
+        """Namespaces with groups that are not unschedulable."""
+        return self._active_in
+
     # --- what happens to groups
 
     def joined(self, group: PodsAlike) -> None:
         """The group is new."""
+        self._active_in[group.namespace] += 1
         if group.pod_group is not None:
             self._active_of.setdefault(group.pod_group, {})[group] = None
 
     def left(self, group: PodsAlike) -> None:
         """The group, which is not unschedulable, has no pods any more."""
+        add_count(self._active_in, group.namespace, -1)
         if group.pod_group is not None:
             _remove(self._active_of, group.pod_group, group)
 
     def marked(self, group: PodsAlike) -> None:
         """The group is unschedulable."""
         self._by_requeue_on.setdefault(group.requeue_on, {})[group] = None
+        add_count(self._active_in, group.namespace, -1)
         if group.pod_group is not None:
             _remove(self._active_of, group.pod_group, group)
             self._unschedulable_of.setdefault(group.pod_group, {})[group] = None
@@ -70,6 +79,7 @@ class QueueIndex:
     def activated(self, group: PodsAlike) -> None:
         """The group was unschedulable."""
         _remove(self._by_requeue_on, group.requeue_on, group)
+        self._active_in[group.namespace] += 1
         if group.pod_group is not None:
             _remove(self._unschedulable_of, group.pod_group, group)
             self._active_of.setdefault(group.pod_group, {})[group] = None

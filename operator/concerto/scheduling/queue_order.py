@@ -49,6 +49,11 @@ class PodsAlike:
     listed: Place | None = None
     reported: int = 0
 
+    @property
+    def namespace(self) -> str:
+        """Of the pods."""
+        return self.key[2]
+
 
 class QueueOrder:
     """Groups in order: by priority, namespaces in turn, and in a namespace by the place of the group's first pod.
@@ -119,10 +124,15 @@ class QueueOrder:
         for lane, places in new.values():
             _merge(lane, places)
 
-    def places(self, limit: int) -> Iterator[Place]:
-        """Of each group so many pods at most; one of each namespace in turn, beginning after the last one served."""
+    def places(self, limit: int, has_turn: Callable[[str], bool]) -> Iterator[Place]:
+        """Of each group so many pods at most; one of each namespace in turn, beginning after the last one served.
+
+        Args:
+            limit: pods of one group at most.
+            has_turn: which namespaces have turns.
+        """
         for (_, priority), lanes in sorted(self._lanes.items(), key=lambda item: item[0]):
-            names = _rotated(sorted(lanes), self._last_namespace.get(-priority, ""))
+            names = _rotated(sorted(filter(has_turn, lanes)), self._last_namespace.get(-priority, ""))
             turns = [self._of_lane(lanes[name], limit) for name in names]
             while turns:
                 remaining = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import pickle
+from collections import Counter
 
 import pytest
 
@@ -13,6 +15,7 @@ from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Pin
 from concerto.controllers.pinning.binding_objects import build_pod_cpu_binding
 from concerto.controllers.pinning.preparation import NotPrepared, PinningPreparation, PreparationSettings
+from concerto.controllers.runtime.fair_places import FairPlaces
 from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod
 from support.crd_schemas import problems
@@ -21,6 +24,7 @@ from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, say
 QUICK = PreparationSettings(
     timeout_seconds=1.0, first_backoff_seconds=0.001, max_backoff_seconds=0.01, sweep_seconds=0.01
 )
+SLOW = PreparationSettings(timeout_seconds=60.0, sweep_seconds=0.01)
 POD = PodView.from_raw({
     "metadata": {"namespace": "team", "name": "p", "uid": "uid-p", "labels": {LABEL: "io-bound"}},
     "spec": {"containers": [{"name": "c"}]},
@@ -71,7 +75,7 @@ PREPARED = VALID | {
 
 
 def pins(server: Faulty, bound: set[str] | None = None) -> PinningPreparation:
-    made = PinningPreparation(server.session, (bound or set()).__contains__, QUICK, lambda: True)
+    made = PinningPreparation(server.session, (bound or set()).__contains__, QUICK, lambda: True, FairPlaces(96).place)
     made.begin(ASSIGNMENT, "record-1")
     return made
 
@@ -270,9 +274,59 @@ async def test_a_binding_that_names_another_namespaces_pod_as_its_owner_does_not
         assert {line.split("/")[5] for line in server.seen} == {"team", "other"}
 
 
+def hanging_in(namespace: str, release: asyncio.Event):
+    """Answers to writes in the namespace only once they are released."""
+
+    async def answer(request):
+        if request.method != "GET" and f"/namespaces/{namespace}/" in request.path:
+            await release.wait()
+        return await says(201 if request.method == "POST" else 200)(request)
+
+    return answer
+
+
+async def test_podcpubindings_that_hang_keep_none_of_another_namespace_from_being_created():
+    release = asyncio.Event()
+    async with faulty([hanging_in("team", release)]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, SLOW, lambda: True, FairPlaces(96).place)
+
+        def prepare(name: str, namespace: str) -> asyncio.Task[NotPrepared | None]:
+            changed = {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+            made.begin(dataclasses.replace(ASSIGNMENT, **changed), "record-1")
+            return asyncio.create_task(made.prepare(dataclasses.replace(POD, **changed), 60))
+
+        tasks = [prepare(f"p{i}", "team") for i in range(300)]
+        await server.asked(48)
+        tasks.append(prepare("free", "other"))
+        await server.asked(49)
+        assert [line.split("/")[5] for line in server.seen] == 48 * ["team"] + ["other"]
+        for task in tasks:
+            task.cancel()
+        release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_podcpubindings_whose_deletion_hangs_keep_none_of_another_namespace():
+    release = asyncio.Event()
+    async with faulty([hanging_in("team", release)]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, SLOW, lambda: True, FairPlaces(96).place)
+        for number in range(3):
+            for namespace in ("team", "other"):
+                obj = binding(owner=f"uid-{number}")
+                obj["metadata"] |= {"namespace": namespace, "name": f"p-{number}"}
+                made.on_cpu_binding(None, obj)
+        running = asyncio.create_task(made.run())
+        await server.asked(4)
+        assert Counter(line.split("/")[5] for line in server.seen) == {"team": 1, "other": 3}
+        release.set()
+        await server.asked(6)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_process_that_no_longer_leads_writes_nothing():
     async with faulty([says(201)]) as server:
-        made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: False)
+        made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: False, FairPlaces(96).place)
         made.begin(ASSIGNMENT, "record-1")
         made.on_cpu_binding(None, binding(owner="uid-gone"))
         for work in (made.prepare(POD, 20), made.release("uid-p"), made.run()):
@@ -293,7 +347,7 @@ async def test_a_pod_that_is_seen_bound_before_its_preparation_begins_needs_none
 
 async def test_a_standby_remembers_nothing_of_bindings_that_are_gone():
     async with faulty([]) as server:
-        made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: False)
+        made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: False, FairPlaces(96).place)
         size = len(pickle.dumps(state_of(made)))
         for number in range(200):
             obj = binding(owner=f"uid-{number}", uid=f"b-{number}")

@@ -1,19 +1,23 @@
-"""A namespace whose pods find no node, each by a shape of its own, does not keep another's pod from its node."""
+"""Nothing that one namespace has many of keeps another's pod from its node: pods without a node, or hanging writes."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
+import pytest
 from aiohttp import web
 
+from concerto.controllers.scheduling.binding_load import PipelineSettings
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty
+from support.gang_builders import add, group
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import capacity, node, raw_pod
 from support.waiting import eventually
 
-NODES, CROWD = 500, 2000
+NODES, CROWD, STUCK = 500, 2000, 600
+TINY = {"requests": {"cpu": "1m"}}
 
 
 async def stores_and_binds(request: web.Request) -> web.StreamResponse:
@@ -53,3 +57,40 @@ async def test_thousands_of_pods_of_as_many_shapes_do_not_hold_up_another_namesp
         await asyncio.gather(running, return_exceptions=True)
     assert len(cycles) - before <= 4, "it has its turn in the cycle after the next"
     assert max(cycles) < CROWD, "no cycle looks at all of them"
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["pods", "gangs"])
+async def test_pods_whose_bindings_hang_keep_none_of_another_namespace_from_its_node(grouped):
+    release, patient = asyncio.Event(), PipelineSettings(binding_timeout_seconds=3600.0, shutdown_grace_seconds=0.0)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.startswith("/api/v1/namespaces/stuck/"):
+            await release.wait()
+        return await stores_and_binds(request)
+
+    async with faulty([answer]) as server:
+        made = scheduling(server.session, time.time, settings=patient)
+        cluster = made.parts.cluster
+        for number in range(10):
+            cluster.set_node(node(f"n{number}"))
+            cluster.set_capacity(capacity(f"n{number}", 200.0, at=time.time()), time.time())
+        for number in range(STUCK):
+            over = {"schedulingGroup": {"podGroupName": f"g{number // 10}"}} if grouped else {}
+            if grouped and number % 10 == 0:
+                add(cluster, group(f"g{number // 10}", 10, namespace="stuck"))
+            made.informers.pods.on_change(None, raw_pod(f"stuck-{number}", namespace="stuck", **TINY, **over))
+        running = asyncio.create_task(made.scheduler.run())
+        try:
+            await eventually(lambda: made.parts.load.holds_back("stuck"))
+            await asyncio.sleep(0.3)  # more cycles would begin
+            decided = sum(f"uid-stuck-{number}" not in made.parts.pending.queue for number in range(STUCK))
+            assert 250 < decided <= 500, "its own pods are held back"
+            made.informers.pods.on_change(None, raw_pod("one", namespace="quiet", **TINY))
+            await eventually(lambda: cluster.is_bound("uid-one"))
+            assert sum("/namespaces/stuck/" in line for line in server.seen) == 48
+            release.set()
+            await eventually(lambda: all(cluster.is_bound(f"uid-stuck-{number}") for number in range(STUCK)))
+        finally:
+            release.set()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -21,6 +21,7 @@ from concerto.controllers.scheduling.unschedulable import (
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
+from support.binding_writes import writing
 from support.faulty_server import faulty, refuses, resets, says
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import pod, raw_pod
@@ -58,10 +59,9 @@ def reported_in(reporter: UnschedulableReporter, time: Time, seconds: float, not
     return reported
 
 
-def load_of(many_preemptions: bool = False, bindings: int = 0) -> BindingLoad:
+def load_of(many_preemptions: bool = False) -> BindingLoad:
     load = BindingLoad(PIPELINE)
     load.preemptions = PIPELINE.max_preemptions_beside_events + many_preemptions
-    load.update(bindings)
     return load
 
 
@@ -100,12 +100,13 @@ def test_thirty_thousand_waiting_pods_are_reported_no_faster_than_at_the_highest
     assert len(reported_in(reporter, time, 42.0)) == 40 * SETTINGS.pace.max_per_second
 
 
-def test_while_bindings_wait_for_their_turn_pods_are_reported_at_the_lowest_rate():
-    time = Time()
-    reporter = reporter_of(time, load_of(bindings=PIPELINE.max_concurrent_bindings + 1))
-    for number in range(5000):
-        reporter.note(pod(f"p{number}"), lacks())
-    assert len(reported_in(reporter, time, 12.0)) == 10 * SETTINGS.pace.min_per_second
+async def test_while_bindings_wait_for_their_turn_pods_are_reported_at_the_lowest_rate():
+    time, load = Time(), BindingLoad(PIPELINE, lambda: 0.0)
+    async with writing(load, default=PIPELINE.max_concurrent_bindings // 2 + 1):
+        reporter = reporter_of(time, load)
+        for number in range(5000):
+            reporter.note(pod(f"p{number}"), lacks())
+        assert len(reported_in(reporter, time, 12.0)) == 10 * SETTINGS.pace.min_per_second
 
 
 def test_what_a_look_for_reports_costs_does_not_grow_with_the_pods_that_wait():

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from concerto.api.volumes import SELECTED_NODE, ClaimKey, PersistentVolume, PersistentVolumeClaim, VolumeBindings
+from concerto.controllers.runtime.fair_places import FairPlaces
 from concerto.controllers.volumes.binder import VolumeBinder
 from concerto.controllers.volumes.claim_writes import (
     ClaimWrites,
@@ -33,7 +34,7 @@ class World:
 
     def __init__(self, server: Faulty, *, selected: str = "", waiting: bool = True) -> None:
         self.cluster = cluster_state([node("n1"), node("n2")])
-        writes = ClaimWrites(server.session, lambda: True, QUICK)
+        writes = ClaimWrites(server.session, lambda: True, QUICK, FairPlaces(96).place)
         self.binder = VolumeBinder(self.cluster, writes, lambda uid: waiting)
         self.cluster.volumes.set_class(storage_class())
         self.claim(raw_claim(node=selected))
@@ -308,7 +309,33 @@ async def test_nothing_more_is_written_once_the_pod_is_gone():
 async def test_a_conflict_that_no_other_write_explains_ends():
     impatient = ClaimWriteSettings(1.0, 0.001, 0.01, 0.0)
     async with faulty([refuses(409, "Conflict"), says(200, raw_claim())] * 3) as server:
-        writes = ClaimWrites(server.session, lambda: True, impatient)
+        writes = ClaimWrites(server.session, lambda: True, impatient, FairPlaces(96).place)
         with pytest.raises(NotBound, match="volumes could not be bound: Conflict!"):
             await writes.select_node(claim(), "n1")
         assert patches(server) == 1
+
+
+async def test_claims_whose_writes_hang_keep_none_of_another_namespace_from_being_bound():
+    release = asyncio.Event()
+
+    async def answer(request):
+        if "/namespaces/stuck/" in request.path:
+            await release.wait()
+        return await says(200, raw_claim(node="n1", version="5"))(request)
+
+    async with faulty([answer]) as server:
+        patient = ClaimWriteSettings(60.0)
+        writes = ClaimWrites(server.session, lambda: True, patient, FairPlaces(96).place)
+
+        def select(name, namespace):
+            return asyncio.create_task(writes.select_node(claim(name, namespace=namespace), "n1"))
+
+        stuck = [select(f"c{i}", "stuck") for i in range(300)]
+        await server.asked(48)
+        async with asyncio.timeout(20):
+            assert await select("data", "free") == "5"
+        assert len(server.seen) == 49
+        for task in stuck:
+            task.cancel()
+        release.set()
+        await asyncio.gather(*stuck, return_exceptions=True)

@@ -11,7 +11,7 @@ earlier attempt is never mistaken for that of this attempt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from concerto.api.conditions import find_condition
@@ -26,6 +26,7 @@ from concerto.controllers.pinning.binding_objects import (
     record_of,
 )
 from concerto.controllers.pinning.status import read_answer
+from concerto.controllers.runtime.fair_places import PlaceOf
 from concerto.kube import ApiError, Conflict, KubeError, NotFound, Object, Session
 from concerto.kube.confirmed_writes import NotWritten, WriteSettings, wait_unless_leading, write_until_known
 from concerto.kube.resources import POD_CPU_BINDINGS
@@ -90,6 +91,7 @@ class PinningPreparation:
         is_bound: Callable[[str], bool],
         settings: PreparationSettings,
         may_write: Callable[[], bool],
+        place: PlaceOf,
     ) -> None:
         """Writes nothing before the first call of `prepare` or `run`.
 
@@ -98,12 +100,14 @@ class PinningPreparation:
             is_bound: by UID, whether a pod is on a node.
             settings: waits and timeouts.
             may_write: whether this process still leads; asked before each write.
+            place: held by each write, for its namespace.
         """
         self.mark: Callable[[str, str], None] = lambda namespace, name: None
         self._session = session
         self._is_bound = is_bound
         self._settings = settings
         self._may_write = may_write
+        self._place = place
         self._flights: dict[str, _InFlight] = {}  # by the pod's UID
         self._uid_of: dict[BindingKey, str] = {}  # of pods in flight, by namespace and name of pod and binding
         self._ours: dict[BindingKey, Object] = {}  # bindings that the operator created, as they were last seen
@@ -211,17 +215,30 @@ class PinningPreparation:
         self._land(flight)
 
     async def run(self) -> None:
-        """Delete bindings of the operator whose pod has ended, is gone, or is neither bound nor in flight; for ever."""
-        while True:
-            for key in list(self._unchecked):
-                obj = self._ours.get(key)
-                uid = None if obj is None else owner_of(obj)
-                needed = uid is not None and (uid in self._flights or self._is_bound(uid))
-                if obj is None or needed or await self._delete_object(obj):
-                    self._unchecked.discard(key)
-            await asyncio.sleep(self._settings.sweep_seconds)
+        """Delete bindings of the operator whose pod has ended, is gone, or is neither bound nor in flight; for ever.
+
+        Each namespace has a sweep of its own: deletions that hang hold up those of their namespace alone.
+        """
+        sweeps: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                sweeps = {namespace: sweep for namespace, sweep in sweeps.items() if not sweep.done()}
+                keys: dict[str, list[BindingKey]] = {}
+                for key in self._unchecked:
+                    if key[0] not in sweeps:
+                        keys.setdefault(key[0], []).append(key)
+                sweeps |= {namespace: group.create_task(self._sweep(found)) for namespace, found in keys.items()}
+                await asyncio.sleep(self._settings.sweep_seconds)
 
     # --- inside
+
+    async def _sweep(self, keys: Iterable[BindingKey]) -> None:
+        for key in keys:
+            obj = self._ours.get(key)
+            uid = None if obj is None else owner_of(obj)
+            needed = uid is not None and (uid in self._flights or self._is_bound(uid))
+            if obj is None or needed or await self._delete_object(obj):
+                self._unchecked.discard(key)
 
     def _progress(self, obj: Object, assignment: Assignment) -> NotPrepared | str | None:
         """None if the agent is ready; NotPrepared if it never will be; else what is known so far."""
@@ -283,15 +300,16 @@ class PinningPreparation:
             except NotFound:
                 return None
 
-        settings = WriteSettings(
-            self._settings.first_backoff_seconds,
-            self._settings.max_backoff_seconds,
-            max(deadline - asyncio.get_running_loop().time(), 0.0),
-        )
         try:
-            return await write_until_known(
-                write, read_back, may_write=self._may_write, settings=settings, name="cpu-binding"
-            )
+            async with self._place(namespace):
+                settings = WriteSettings(
+                    self._settings.first_backoff_seconds,
+                    self._settings.max_backoff_seconds,
+                    max(deadline - asyncio.get_running_loop().time(), 0.0),
+                )
+                return await write_until_known(
+                    write, read_back, may_write=self._may_write, settings=settings, name="cpu-binding"
+                )
         except Conflict:
             return None
         except ApiError as error:
@@ -310,11 +328,11 @@ class PinningPreparation:
 
     async def _delete_object(self, obj: Object) -> bool:
         metadata = obj["metadata"]
-        await wait_unless_leading(self._may_write)
+        namespace, name = metadata["namespace"], metadata["name"]
         try:
-            await self._session.delete(
-                POD_CPU_BINDINGS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"]
-            )
+            async with self._place(namespace):
+                await wait_unless_leading(self._may_write)
+                await self._session.delete(POD_CPU_BINDINGS.path(namespace, name), uid=metadata["uid"])
         except (NotFound, Conflict):
             return True  # it is gone, or the name belongs to another one
         except KubeError:

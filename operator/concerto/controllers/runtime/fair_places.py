@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+PlaceOf = Callable[[str], AbstractAsyncContextManager[None]]
+"""A place for work that is for the namespace: entering waits for it, leaving gives it back."""
 _Lane = frozenset[str]
 """The namespaces that work is done for."""
 
@@ -79,6 +81,8 @@ class FairPlaces:
             self._serve(following)
 
     def _next(self) -> _Lane | None:
+        if not self._free:
+            return None
         passed_over: list[_Lane] = []
         for lane in self._waiting:
             if self._may_have(lane) or self._is_overdue(lane):

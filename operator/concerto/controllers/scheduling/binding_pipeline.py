@@ -102,7 +102,7 @@ class BindingPipeline:
         if self._steps_of(decision):
             self._spawn(self._preparing, self._prepare_and_bind(decision))
         else:
-            self._spawn(self._binding, self._bind(decision))
+            self._spawn_binding(decision)
 
     async def _bind_gang(self, gang: GroupKey, decisions: Sequence[Decision]) -> None:
         with self._cluster.pod_groups.binding(gang):
@@ -110,7 +110,9 @@ class BindingPipeline:
 
     async def _prepare_and_bind_gang(self, decisions: Sequence[Decision]) -> None:
         """Run the binding steps of all pods of a gang, then bind them; undo all if a step fails or a pod is gone."""
-        problems = await asyncio.gather(*(self._prepare(decision) for decision in decisions))
+        problems: Sequence[str | None] = [None] * len(decisions)
+        if any(map(self._steps_of, decisions)):  # else the next cycle begins with these bindings counted
+            problems = await asyncio.gather(*(self._prepare(decision) for decision in decisions))
         problem = next((problem for problem in problems if problem is not None), None)
         if problem is None and not all(self._still_waits(decision) for decision in decisions):
             problem = "it is gone, or on a node already"
@@ -119,7 +121,7 @@ class BindingPipeline:
                 await self._unprepared(decision, own or f"Another pod of its PodGroup can't be bound: {problem}")
             return
         point("before-gang")
-        await asyncio.wait([self._spawn(self._binding, self._bind(decision)) for decision in decisions])
+        await asyncio.wait([self._spawn_binding(decision) for decision in decisions])
         point("after-gang")
         # Those that the API server refused go before all others, once others of their gang are bound
         note_unfinished(self._cluster, [[decision.assignment for decision in decisions]])
@@ -138,7 +140,7 @@ class BindingPipeline:
         """Run the pod's binding steps, then bind it; undo them all if one fails."""
         problem = await self._prepare(decision)
         if problem is None:
-            self._spawn(self._binding, self._bind(decision))
+            self._spawn_binding(decision)
         else:
             await self._unprepared(decision, problem)
 
@@ -186,7 +188,7 @@ class BindingPipeline:
         give_up = profile.settings.unbound_ttl_seconds if profile else BinderSettings.give_up_after_seconds
         settings = BinderSettings(self._settings.binding_timeout_seconds, give_up_after_seconds=give_up)
         failures = self._context.metrics.write_failures
-        async with self._load.binding_limit:
+        async with self._load.place(decision.pod.namespace):
             return await bind(
                 self._context.session,
                 decision.pod,
@@ -220,16 +222,21 @@ class BindingPipeline:
         self._pending.requeue(self._cluster.forget(decision.pod.uid))
         self._pending.retry(decision.pod.uid)
 
+    def _spawn_binding(self, decision: Decision) -> asyncio.Task[None]:
+        namespace = decision.pod.namespace
+        self._load.begin(namespace)
+        task = self._spawn(self._binding, self._bind(decision))
+        task.add_done_callback(lambda task: self._load.end(namespace))
+        return task
+
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         tasks.add(task)
-        self._load.update(len(self._binding))
         task.add_done_callback(lambda task: self._on_end(tasks, task))
         return task
 
     def _on_end(self, tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
         tasks.discard(task)
-        self._load.update(len(self._binding))
         if not task.cancelled() and (error := task.exception()) is not None:
             # Nobody knows what has become of that pod: a process that starts afresh reads it from the API server
             logger.error("a binding was stopped by an internal error", exc_info=error)

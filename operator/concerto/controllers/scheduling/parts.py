@@ -81,11 +81,13 @@ def build_parts(
     profiles = ProfilesInUse()
     reporter = UnschedulableReporter(context.session, context.recorder, context.clock, load=load)
     pinning = PreparationSettings(settings.binding_timeout_seconds)
-    pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write)
+    pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write, load.place_of_preparation)
     pending = PendingPods(cluster, profiles, reporter, context.clock)
+    load.on_let_go = pending.work.set
     group_status = PodGroupStatus(context.session, cluster, context.clock, profiles, load)
     pending.on_pod_groups = group_status.note_changed
-    claims = ClaimWrites(context.session, context.may_write, ClaimWriteSettings(settings.binding_timeout_seconds))
+    claims_settings = ClaimWriteSettings(settings.binding_timeout_seconds)
+    claims = ClaimWrites(context.session, context.may_write, claims_settings, load.place_of_preparation)
     volumes = VolumeBinder(cluster, claims, pending.__contains__)
     return SchedulerParts(
         cluster=cluster,

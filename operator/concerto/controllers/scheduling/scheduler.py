@@ -86,14 +86,15 @@ class Scheduler:
 
     async def _decide(self) -> None:
         parts, clock = self._parts, asyncio.get_running_loop().time
+        held_back = parts.load.holds_back
         out_of_time, postponed = False, ""
         while True:
-            await parts.load.below_limit.wait()
             now, started, cpu = self._context.clock(), clock(), time.thread_time()
             if parts.cluster.pod_groups.held_room.is_overdue(now):
                 parts.pending.requeue(_ROOM)  # maybe only pods wait that did not get this room
             parts.pending.apply_profiles()
-            heads = parts.pending.queue.heads(now, resume=out_of_time)
+            heads = parts.pending.queue.heads(now, resume=out_of_time, held_back=held_back)
+            # A gang that was looked at goes on, though its namespace may be held back by now
             first, of_postponed = next(heads, None), parts.pending.queue.get(postponed)
             if first is None and of_postponed is None:
                 out_of_time = False  # all that wait have been looked at
@@ -113,7 +114,7 @@ class Scheduler:
                     generator=self._generator,
                     resume=out_of_time,
                     postponed=of_postponed,
-                    parked=parts.pending.queue.parked(Change.CAPACITY),
+                    parked=parts.pending.queue.parked(Change.CAPACITY, held_back),
                     ready=parts.pending.queue.is_ready,
                     spent=partial(_cpu_seconds_since, cpu),
                 )

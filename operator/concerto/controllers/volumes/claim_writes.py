@@ -16,6 +16,7 @@ from concerto.api.volumes import (
     PersistentVolume,
     PersistentVolumeClaim,
 )
+from concerto.controllers.runtime.fair_places import PlaceOf
 from concerto.kube import ApiError, Conflict, NotFound, Object, Session
 from concerto.kube.confirmed_writes import NotWritten, WriteSettings, write_until_known
 from concerto.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
@@ -77,12 +78,16 @@ class ClaimWrites:
         session: the way to the API server.
         may_write: whether this process still leads; asked before each attempt.
         settings: waits and timeouts.
+        place: held by each write, for the namespace of its claim.
     """
 
-    def __init__(self, session: Session, may_write: Callable[[], bool], settings: ClaimWriteSettings) -> None:
+    def __init__(
+        self, session: Session, may_write: Callable[[], bool], settings: ClaimWriteSettings, place: PlaceOf
+    ) -> None:
         self._session = session
         self._may_write = may_write
         self._settings = settings
+        self._place = place
 
     async def hold(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
         """Hold a volume for a claim; returns the version from which on it is.
@@ -104,8 +109,8 @@ class ClaimWrites:
                 raise NotBound(f'persistentvolume "{volume.name}" is being deleted')
             if volume.claim is not None and not volume.is_for(claim):
                 raise held_for_another(volume, volume.claim)
-            path = PERSISTENT_VOLUMES.path(name=volume.name)
-            volume = PersistentVolume.from_raw(await self._patch(path, build_claim_ref(volume, claim), "hold-volume"))
+            path, body = PERSISTENT_VOLUMES.path(name=volume.name), build_claim_ref(volume, claim)
+            volume = PersistentVolume.from_raw(await self._patch(path, body, "hold-volume", claim.key.namespace))
         return volume.version
 
     async def select_node(self, claim: PersistentVolumeClaim, node: str) -> str:
@@ -120,11 +125,18 @@ class ClaimWrites:
                 raise NotBound(f'persistentvolumeclaim "{claim.key.name}" was changed meanwhile')
             path = PERSISTENT_VOLUME_CLAIMS.path(claim.key.namespace, claim.key.name)
             body = build_selected_node(claim, node)
-            claim = PersistentVolumeClaim.from_raw(await self._patch(path, body, "select-node"))
+            claim = PersistentVolumeClaim.from_raw(await self._patch(path, body, "select-node", claim.key.namespace))
         return claim.version
 
-    async def _patch(self, path: str, body: Object, name: str) -> Object:
-        """The object once the patch is carried out; or as it is, if somebody else was first."""
+    async def _patch(self, path: str, body: Object, name: str, namespace: str) -> Object:
+        """The object once the patch is carried out; or as it is, if somebody else was first.
+
+        Args:
+            path: of the object.
+            body: a patch that names the version that it changes.
+            name: of the write, in the names of failpoints.
+            namespace: of the claim.
+        """
         settings = self._settings
         version = body["metadata"]["resourceVersion"]
 
@@ -148,7 +160,8 @@ class ClaimWrites:
             repeats_conflicts=True,
         )
         try:
-            return await write_until_known(write, read_back, may_write=self._may_write, settings=retries, name=name)
+            async with self._place(namespace):
+                return await write_until_known(write, read_back, may_write=self._may_write, settings=retries, name=name)
         except NotFound as error:
             raise NotBound(error.message) from error
         except Conflict as error:

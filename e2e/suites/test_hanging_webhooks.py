@@ -1,0 +1,94 @@
+"""Admission webhooks that never answer for one namespace hold up that namespace, on a real API server.
+
+Nodes are mere API objects. The webhook is a socket that takes connections and says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from e2e.suites.test_scheduling import events, node_of, pod
+from e2e.testbed.clusters import Cluster
+from e2e.testbed.processes import Process, operator_process, running_operator
+from e2e.testbed.requirements import require_local_plane
+from e2e.testbed.system import hollow_nodes
+from e2e.testbed.waiting import eventually
+
+STUCK = 320
+"""Pods of the namespace: more than may wait for their bindings."""
+WITHIN_SECONDS = 30.0
+"""A pod of another namespace is placed at once, on a busy machine too. Bindings that hang are given up after 60 s."""
+PROBE = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "probe"}, "target": {"kind": "Node", "name": "x"}}
+
+
+@pytest.fixture(scope="module")
+def operator(concerto_cluster: Cluster) -> Iterator[Process]:
+    plane = require_local_plane(concerto_cluster)
+    process = operator_process(plane, plane.work_dir, "operator-webhooks", restarts=True)
+    nodes = hollow_nodes(plane, 3, "--api-only", "--max-pods", "200", "--prefix", "hook")
+    with nodes, running_operator(process):
+        yield process
+
+
+@contextmanager
+def hanging(cluster: Cluster, namespace: str, resource: str) -> Iterator[None]:
+    """Creations of the resource in the namespace get no answer from a webhook while the context is open."""
+    name = f"hanging-{uuid.uuid4().hex[:8]}"
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
+        webhook: dict[str, Any] = {
+            "name": "hanging.e2e.concerto.dev",
+            "clientConfig": {"url": f"https://127.0.0.1:{silent.getsockname()[1]}/"},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 30, "failurePolicy": "Fail",
+        }  # fmt: skip
+        cluster.apply({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": name},
+            "webhooks": [webhook],
+        })  # fmt: skip
+        try:
+            yield
+        finally:
+            cluster.kubectl("delete", "validatingwebhookconfiguration", name)
+
+
+def test_bindings_that_hang_in_one_namespace_hold_up_no_other(concerto_cluster, operator, namespace):
+    cluster, stuck = concerto_cluster, f"stuck-{uuid.uuid4().hex[:8]}"
+    cluster.make_namespace(stuck)
+    path = f"/api/v1/namespaces/{stuck}/pods/probe/binding?dryRun=All"
+    names = [f"p{i:03}" for i in range(STUCK)]
+
+    def hangs() -> bool:
+        said = cluster.kubectl(
+            "create", "--raw", path, "-f", "-", "--request-timeout=10s", stdin=json.dumps(PROBE), check=False
+        )
+        return "imeout" in said or "deadline" in said
+
+    def decided() -> int:
+        records = cluster.get("pres", "-n", "concerto-system", "-l", "concerto.dev/in-flight")["items"]
+        return sum(len(record["spec"]["assignments"]) for record in records)
+
+    with hanging(cluster, stuck, "pods/binding"):
+        eventually("the webhook is asked", hangs)
+        items = [pod(stuck, name) for name in names]
+        cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        eventually("more are decided on than are bound at a time", lambda: decided() > 250)
+        cluster.apply(pod(namespace, "free"))
+        eventually("another pod is bound", lambda: node_of(cluster, namespace, "free"), WITHIN_SECONDS)
+        eventually("its event", lambda: events(cluster, namespace, "free", "Scheduled"))
+        assert not any(each["spec"].get("nodeName") for each in cluster.get("pods", "-n", stuck)["items"])
+
+    def all_bound() -> bool:
+        return all(each["spec"].get("nodeName") for each in cluster.get("pods", "-n", stuck)["items"])
+
+    eventually("they are bound once the webhook is gone", all_bound)
+    cluster.remove_namespace(stuck)

@@ -1,0 +1,107 @@
+"""What writes that place pods hold back: the pods of their own namespace, and events only while they go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
+from concerto.kube import SessionSettings
+from support.binding_writes import writing
+
+SETTINGS = PipelineSettings()
+ALONE, AT_LEAST = SETTINGS.max_waiting_bindings, SETTINGS.min_waiting_bindings
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_namespace_alone_has_as_many_places_as_there_were_for_all_and_those_of_others_stay_free():
+    assert SETTINGS.max_concurrent_bindings == 2 * 48
+
+
+async def test_a_namespace_whose_bindings_hang_leaves_half_of_the_places_to_others():
+    async with writing(BindingLoad(SETTINGS), stuck=300) as writes:
+        assert writes.in_flight["stuck"] == 48
+        await writes.begin("free", 10)
+        assert writes.in_flight["free"] == 10
+
+
+async def test_a_namespace_alone_is_held_back_by_as_many_bindings_as_a_cycle_decides():
+    load = BindingLoad(SETTINGS)
+    async with writing(load, alone=ALONE) as writes:
+        assert not load.holds_back("alone")
+        await writes.begin("alone")
+        assert load.holds_back("alone")
+        assert not load.holds_back("other")
+        await writes.end("alone")
+        assert not load.holds_back("alone")
+
+
+@pytest.mark.parametrize(("others", "part"), [(1, ALONE // 2), (9, ALONE // 10), (99, AT_LEAST)])
+async def test_namespaces_with_bindings_have_equal_parts_of_those_that_may_wait(others, part):
+    load = BindingLoad(SETTINGS)
+    async with writing(load, stuck=part, **{f"n{i}": 1 for i in range(others)}) as writes:
+        assert not load.holds_back("stuck")
+        await writes.begin("stuck")
+        assert load.holds_back("stuck")
+        assert not any(load.holds_back(f"n{i}") for i in range(others))
+
+
+async def test_the_end_of_a_binding_that_lets_a_namespace_go_on_is_news_and_no_other_is():
+    load, news = BindingLoad(SETTINGS), []
+    async with writing(load, stuck=ALONE // 2 + 2, other=2) as writes:
+        load.on_let_go = lambda: news.append("stuck" if not load.holds_back("stuck") else "")
+        await writes.end("stuck")
+        await writes.end("other")
+        assert news == []
+        await writes.end("stuck")
+        assert news == ["stuck"]
+        await writes.end("stuck")
+        assert news == ["stuck"]
+
+
+async def test_so_is_the_end_of_the_last_binding_of_a_namespace_whose_part_others_get():
+    load, news = BindingLoad(SETTINGS), []
+    async with writing(load, stuck=ALONE // 2 + 1, other=1) as writes:
+        load.on_let_go = lambda: news.append(load.holds_back("stuck"))
+        assert load.holds_back("stuck")
+        await writes.end("other")
+        assert news == [False]
+
+
+async def test_events_wait_for_bindings_that_wait_for_their_turn():
+    load = BindingLoad(SETTINGS, Clock())
+    async with writing(load, busy=48) as writes:
+        assert not load.busy
+        await writes.begin("busy")
+        assert load.busy
+    assert not load.busy
+
+
+async def test_events_do_not_wait_for_bindings_that_hang_though_others_go_on():
+    clock = Clock()
+    load = BindingLoad(SETTINGS, clock)
+    async with writing(load, stuck=250, free=1) as writes:
+        assert load.busy
+        clock.now += SETTINGS.stalled_seconds + 0.1
+        assert not load.busy
+        await writes.begin("free")
+        await writes.end("free", 2)
+        assert not load.busy
+        await writes.end("stuck", 48)
+        assert not load.busy, "they have ended after a long time, and the next ones may, too"
+        clock.now += 0.5
+        await writes.end("stuck")
+        assert load.busy, "this one has ended quickly"
+
+
+async def test_what_a_session_may_send_at_a_time_is_more_than_writes_that_hang_hold():
+    load = BindingLoad(SETTINGS)
+    async with writing(load, **{f"n{i}": 50 for i in range(10)}) as writes:
+        assert writes.in_flight.total() <= SETTINGS.max_concurrent_bindings
+    assert SETTINGS.max_concurrent_bindings < SessionSettings().max_requests / 2
