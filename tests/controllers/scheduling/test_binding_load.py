@@ -31,6 +31,15 @@ async def test_a_namespace_whose_bindings_hang_leaves_half_of_the_places_to_othe
         assert writes.in_flight["free"] == 10
 
 
+async def test_where_bindings_of_six_namespaces_hang_another_has_a_place_and_with_seven_none_is_left():
+    hang = {f"n{i}": 60 for i in range(6)}
+    async with writing(BindingLoad(SETTINGS), **hang) as writes:
+        await writes.begin("free")
+        assert writes.in_flight["free"] == 1
+        await writes.begin("last")
+        assert writes.in_flight["last"] == 0
+
+
 async def test_a_namespace_alone_is_held_back_by_as_many_bindings_as_a_cycle_decides():
     load = BindingLoad(SETTINGS)
     async with writing(load, alone=ALONE) as writes:
