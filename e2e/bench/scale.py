@@ -167,7 +167,7 @@ async def _make_lease_and_owners(kubeconfig: Path) -> None:
 async def _all_running(kubeconfig: Path, say: Say) -> None:
     async with await Session.open(ClusterConfig.from_kubeconfig(kubeconfig)) as session:
         began = time.monotonic()
-        await wait_for_phase(session, PODS.path(), "Running", 1800, pause_seconds=2)
+        await wait_for_phase(session, PODS.path(), "Running", 3600, pause_seconds=2)
         say(f"  all of them run, {time.monotonic() - began:.0f} s later")
 
 
@@ -293,17 +293,17 @@ async def _steady(run: Run) -> None:
 
 
 async def _intake(run: Run) -> None:
-    """Many pods change: what an event costs the replica that decides nothing, beyond what it needs anyway."""
+    """Many pods change: how many changes the replica that decides nothing takes in while it uses a second of CPU."""
     size, began, before = run.size, time.monotonic(), cpu_seconds(run.standby.pid)
     run.say(f"{size.flaps} pods become unready")
     with run.profiled("intake"):
         await asyncio.to_thread(by_many, run.plane.kubeconfig, "flap", size.nodes, size.flaps, run.say)
         took = time.monotonic() - began
         await asyncio.sleep(5)
-    beyond = cpu_seconds(run.standby.pid) - before
-    beyond -= run.figures["standby_steady_cpu_cores"] * (time.monotonic() - began)
-    run.note(events_per_s=size.flaps / took, events_per_cpu_s=size.flaps / max(beyond, 1e-3))
-    run.say(f"  {size.flaps / took:.0f} events/s came; {run.figures['events_per_cpu_s']:.0f} events take 1 s of CPU")
+    # What it uses for other things counts, too: it is not the same at all times, and may be the greater part
+    cpu = cpu_seconds(run.standby.pid) - before
+    run.note(events_per_s=size.flaps / took, events_per_cpu_s=size.flaps / cpu)
+    run.say(f"  {size.flaps / took:.0f} events/s came; {run.figures['events_per_cpu_s']:.0f} for each second of CPU")
 
 
 async def _arrive(run: Run) -> None:

@@ -70,7 +70,7 @@ ROWS = (
     Row("CPU of the leader with nothing to do but reading what agents publish", "steady_cpu_cores", "cores", 3, 1, 0.5),
     Row("the same of the standby", "standby_steady_cpu_cores", "cores", 3, 1, 0.5),
     Row("writes of all agents meanwhile", "telemetry_writes_per_s", "/s"),
-    Row("changes of running pods that a replica takes in with one second of CPU", "events_per_cpu_s"),
+    Row("changes of running pods that the standby takes in for each second of its CPU", "events_per_cpu_s"),
     Row("rate at which pods are created next", "arrivals_per_s", "/s"),
     Row("creation until bound, median", "p50_ms", "ms"),
     Row("creation until bound, 99th percentile", "p99_ms", "ms"),

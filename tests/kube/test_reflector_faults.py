@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource
-from concerto.kube.reflector import StorageWentBack
+from concerto.kube.reflector import IN_A_TURN, StorageWentBack
 from concerto.kube.transport import read_lines
 from support.faulty_server import faulty, refuses, resets, says, streams
 from support.loop_clock import pass_time
@@ -298,6 +298,38 @@ async def test_a_storage_that_was_restored_is_seen_in_the_beginning_of_a_watch_t
     ]
     with pytest.raises(StorageWentBack):
         await follow(answers, has("a", "b"))
+
+
+async def test_everybody_gets_turns_while_consumers_take_in_many_objects_and_ends() -> None:
+    reported = longest = 0
+
+    def report(old: Object | None, new: Object | None) -> None:
+        nonlocal reported
+        reported += 1
+
+    async def take_turns() -> None:
+        nonlocal reported, longest
+        while True:
+            longest, reported = max(longest, reported), 0
+            await asyncio.sleep(0)
+
+    last = thing("last", COUNT + 2)
+    answers = [
+        page(COUNT, *(thing(str(number), 1 + number) for number in range(COUNT))),
+        refuses(410, "Expired"),
+        page(COUNT + 2, last),
+        streams(then=for_ever),
+    ]
+    others = asyncio.ensure_future(take_turns())
+    async with faulty(answers) as server:
+        reflector = Reflector(server.session, THINGS, on_change=report, settings=QUICK)
+        following = asyncio.create_task(reflector.run())
+        try:
+            await eventually(lambda: list(reflector.store) == [("ns", "last")])
+        finally:
+            for task in (others, following):
+                task.cancel()
+    assert 0 < longest <= IN_A_TURN
 
 
 async def test_everybody_gets_turns_while_a_large_collection_is_compared_with_what_was_known() -> None:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import orjson
 
@@ -32,6 +33,10 @@ from concerto.kube.session import Decode, Object, Session, selectors
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
+_T = TypeVar("_T")
+
+IN_A_TURN = 50
+"""Objects that consumers take in before others get their turns: a NodeCapacity takes up to a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -191,13 +196,11 @@ class Reflector:
         self._lists_begun += 1
         found, version = await (self._stream_all() if self._streams else self._page_all())
         # Deletes first: consumers that count never see more than there is
-        for key in [key for key in self.store if key not in found]:
+        async for key in _in_turns([key for key in self.store if key not in found]):
             self._put(key, None)
-        for index, (key, item) in enumerate(found.items(), start=1):
+        async for key, item in _in_turns(found.items()):
             if self.store.get(key) is not item:
                 self._put(key, item)
-            if index % self._session.settings.page_size == 0:
-                await asyncio.sleep(0)  # a large list must not hold up everybody else
         self._resource_version = self._seen_version = version
         self.lists += 1
         self._last_listed = self._lists_begun
@@ -257,10 +260,8 @@ class Reflector:
             raise _Relist(str(error), at_once=False) from error
         self._streams = True
         self._compare(version)
-        for index, item in enumerate(found.values() if self._seen_version else (), start=1):
+        async for item in _in_turns(found.values() if self._seen_version else ()):
             self._unchanged(item)
-            if index % self._session.settings.page_size == 0:
-                await asyncio.sleep(0)
         return found, version
 
     def _same(self, item: Object) -> Object | None:
@@ -360,6 +361,14 @@ class Reflector:
                 await self._refresh_wanted.wait()
         except TimeoutError:
             pass
+
+
+async def _in_turns(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """One after the other: a large list must not hold up everybody else."""
+    for index, item in enumerate(items, start=1):
+        yield item
+        if index % IN_A_TURN == 0:
+            await asyncio.sleep(0)
 
 
 def key_of(item: Object) -> Key:

@@ -12,7 +12,7 @@ from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, Session
-from concerto.kube.reflector import Decoding, key_of
+from concerto.kube.reflector import IN_A_TURN, Decoding, key_of
 from concerto.kube.resources import PODS, SUBSPACE_SNAPSHOTS
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ _PAGE_SIZES = {SUBSPACE_SNAPSHOTS.group_resource: 100}
 SubspaceSnapshot may have 100 KiB; 500 of them would hold the event loop for 300 ms."""
 _STREAMED = frozenset({PODS.group_resource})
 """Of which there may be so many that reading them decides when a replica can begin."""
-_PART = 500
-"""Objects that a new handler is given before others get their turns."""
 _METADATA = ("namespace", "name", "uid", "resourceVersion")
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
@@ -117,7 +115,7 @@ class FollowedKind:
         for index, (key, obj) in enumerate(list(left.items()), start=1):
             if left.pop(key, None) is not None:
                 self._give(handler, None, obj)
-            if index % _PART == 0:
+            if index % IN_A_TURN == 0:
                 await asyncio.sleep(0)
 
     def problem(self) -> str | None:
