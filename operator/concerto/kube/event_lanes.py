@@ -29,7 +29,7 @@ class EventLanes(Generic[_T]):
         return any(map(may, self._lanes))
 
     def take(self, may: Callable[[str], bool]) -> _T | None:
-        """The first thing of the namespace whose turn is next, of those that may have one; None without any."""
+        """The first thing of the namespace whose turn is next, of those that may have one; None if there is none."""
         namespace = next(filter(may, self._lanes), None)
         return None if namespace is None else self._pop(namespace)
 
