@@ -76,40 +76,6 @@ async def test_a_full_queue_drops_counts_before_events_and_the_oldest_first() ->
         assert count["series"]["count"] == 2
 
 
-async def test_a_namespace_with_many_events_that_wait_loses_some_of_its_own() -> None:
-    async with await Session.open(ClusterConfig("http://127.0.0.1:1")) as session:
-        recorder = EventRecorder(session, "test", "one", settings=EventSettings(queue_length=5))
-        recorder.record(pod("one", "quiet"), reason="Scheduled", note="done", action="Binding")
-        for i in range(100):
-            scheduled(recorder, f"pod-{i}")
-        assert recorder.dropped == 96
-        assert [each.namespace for each in recorder._series.values()].count("quiet") == 1
-
-
-async def test_events_whose_writes_hang_keep_none_of_another_namespace_from_being_written() -> None:
-    release = asyncio.Event()
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if "/namespaces/ns/" in request.path:
-            await release.wait()
-        return web.json_response({}, status=201)
-
-    async with faulty([answer]) as server:
-        recorder = EventRecorder(server.session, "test", "one")
-        async with running(recorder):
-            for i in range(100):
-                scheduled(recorder, f"pod-{i}")
-            await server.asked(8)
-            recorder.record(pod("one", "quiet"), reason="Scheduled", note="done", action="Binding")
-            try:
-                await server.asked(9)
-                assert [line.split("/")[5] for line in server.seen] == 8 * ["ns"] + ["quiet"]
-            finally:
-                release.set()
-            assert await recorder.drain(20)
-            assert recorder.written == 101
-
-
 async def test_recording_does_not_wait_for_a_server_that_is_away() -> None:
     async with await Session.open(ClusterConfig("http://127.0.0.1:1")) as session:
         recorder = EventRecorder(session, "test", "one", settings=EventSettings(queue_length=5))

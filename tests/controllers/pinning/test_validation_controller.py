@@ -228,25 +228,6 @@ async def test_a_status_that_can_not_be_written_keeps_no_other_binding_of_the_no
         assert marked == ["a"], "it is tried again by itself"
 
 
-async def test_a_verdict_on_a_binding_of_another_namespace_is_written_in_a_turn_of_its_own():
-    statuses: dict[str, str] = {}
-    marked: list[tuple[str | None, str]] = []
-    async with faulty([takes(statuses)]) as server:
-        pods = {("default", "a"): pod("a", "n"), ("other", "b"): pod("b", "n")}
-        recorder = EventRecorder(server.session, component="c", instance="i")
-        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
-        made.mark = lambda namespace, name: marked.append((namespace, name))
-        theirs = binding("b", 1)
-        theirs["metadata"] = theirs["metadata"] | {"namespace": "other"}
-        made.load([theirs])
-        await made.reconcile(("default", "a"), binding("a", 0))
-        assert (statuses, marked) == ({"a": "Validated"}, [("other", "b")])
-        await made.reconcile(("other", "b"), theirs)
-        assert statuses == {"a": "Validated", "b": "Validated"}
-        await made.reconcile(("default", "a"), binding("a", 0))
-        assert marked == [("other", "b")]
-
-
 async def test_bindings_are_judged_with_those_of_the_node_that_the_pod_is_on_now():
     statuses: dict[str, str] = {}
     async with faulty([takes(statuses)]) as server:

@@ -145,24 +145,14 @@ class PodCPUBindingController:
         return max(self._patience_seconds - (time.monotonic() - asked[2]), 0.1)
 
     async def _write_verdicts(self, node: str, key: BindingKey) -> KubeError | None:
-        """Write the verdict on ``key`` and those that have changed; returns why that on ``key`` was not written.
-
-        Those of other namespaces are written in turns of their own: while a write hangs, other namespaces have turns.
-        """
+        """Write the verdict on ``key`` and those that have changed; returns why that on ``key`` was not written."""
         problem = None
         verdicts = self._judge(node)
         changed = [each for each, verdict in verdicts.items() if self._written.get(each) != verdict and each != key]
         for each in [*changed, *([key] if key in verdicts else [])]:
             self._judged_on[each] = node
-            if each[0] != key[0]:
-                self.mark(*each)
-                continue
-            verdict = self._verdicts.get(node, {}).get(each)  # the node may have been judged in another turn meanwhile
-            if verdict is None:
-                continue
-            self._written.pop(each, None)  # a judgement of another turn compares with what is known to be written
             try:
-                await self._write(each, verdict)
+                await self._write(each, verdicts[each])
             except KubeError as error:
                 # A binding that cannot be written must not keep the others on the node from their verdicts
                 if each == key:
@@ -170,7 +160,7 @@ class PodCPUBindingController:
                 else:
                     self.mark(*each)
             else:
-                self._written[each] = verdict
+                self._written[each] = verdicts[each]
         if key not in verdicts and self._judged_on.get(key) == node:
             del self._judged_on[key]
             self._written.pop(key, None)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from concerto.controllers.runtime.metrics import Metrics
-from concerto.controllers.runtime.slow_turns import SlowTurns
 from concerto.kube import KubeError, NotFound, Object, Reflector, Session
 
 logger = logging.getLogger(__name__)
@@ -22,8 +21,6 @@ Reconcile = Callable[[Key, Object | None], Awaitable[float | None]]
 
 class Reconciler:
     """Runs one reconcile function for the keys that were marked, one key at a time.
-
-    A turn that takes long, as the API server does not answer, goes on beside those of other namespaces (`SlowTurns`).
 
     Attributes:
         kind: for logs and metrics.
@@ -66,7 +63,6 @@ class Reconciler:
         self._failures: dict[Key, int] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._work = asyncio.Event()
-        self._turns = SlowTurns(self._work.set)
 
     def objects(self) -> list[Object]:
         """The objects that are reconciled, as the reflector has them."""
@@ -102,23 +98,21 @@ class Reconciler:
         try:
             while True:
                 await self._work.wait()
-                if (key := self._next(self._marked)) is not None:
+                if self._marked:
+                    key = next(iter(self._marked))
                     del self._marked[key]
-                    await self._turns.run(key[0], self._turn(key, ask=True))
-                elif (key := self._next(self._resync)) is not None:
+                    await self._turn(key, ask=True)
+                elif self._resync:
+                    key = next(iter(self._resync))
                     del self._resync[key]
-                    await self._turns.run(key[0], self._turn(key, ask=False))
+                    await self._turn(key, ask=False)
                 else:
                     self._work.clear()
         finally:
             resync.cancel()
-            self._turns.cancel()
             for timer in self._later.values():
                 timer.cancel()
             self._later.clear()
-
-    def _next(self, keys: Iterable[Key]) -> Key | None:
-        return next((key for key in keys if key[0] not in self._turns), None)
 
     async def _resync_regularly(self) -> None:
         while True:

@@ -15,7 +15,6 @@ from concerto.api.podreservation import Reservation, ReservationKey
 from concerto.api.resource_version import not_newer
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.runtime.context import Context
-from concerto.controllers.runtime.slow_turns import SlowTurns
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.reservation_status import build_reservation_status
 from concerto.kube import KubeError, NotFound, Object
@@ -39,15 +38,6 @@ class _Outcome:
 
     state: ReservationState
     limited: bool
-
-
-@dataclass(frozen=True)
-class _StatusWrite:
-    """A status that has changed, and the object as it is."""
-
-    key: ReservationKey
-    before: Object
-    status: Object
 
 
 class ReservationController:
@@ -79,59 +69,43 @@ class ReservationController:
             self._parts.pending.requeue(self._parts.cluster.remove_reservation(key))
             return None
         view = Reservation.from_raw(obj)
-        outcome, write = self._renew(obj, view)
-        if write is not None:
-            await self._write(write)
+        outcome = await self._renew(obj, view)
         if outcome.state.expired or not outcome.state.remaining or view.expires_at is None:
             return None
         return max(0.1, view.expires_at - self._context.clock())
 
     async def run(self) -> None:
         """Look again for the room of every reservation, until cancelled."""
-        clock, turns = asyncio.get_running_loop().time, SlowTurns()
-        try:
-            while True:
-                await asyncio.sleep(_PASS_SECONDS)
-                began = clock()
-                for obj in self.objects():
-                    if clock() - began > _MAX_HELD_SECONDS:
-                        await asyncio.sleep(0)
-                        began = clock()
-                    await self._look_again_in_turn(obj, turns)
-        finally:
-            turns.cancel()
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_PASS_SECONDS)
+            began = clock()
+            for obj in self.objects():
+                if clock() - began > _MAX_HELD_SECONDS:
+                    await asyncio.sleep(0)
+                    began = clock()
+                try:
+                    await self._look_again(obj)
+                except KubeError as error:
+                    metadata = obj["metadata"]
+                    logger.info("PodReservation %s/%s: %s", metadata["namespace"], metadata["name"], error)
+                except Exception as error:
+                    # It cannot be read, which its reconcile reports
+                    logger.debug("PodReservation %(namespace)s/%(name)s", obj["metadata"], exc_info=error)
 
-    async def _look_again_in_turn(self, obj: Object, turns: SlowTurns) -> None:
-        metadata = obj["metadata"]
-        if metadata["namespace"] in turns:
-            return  # an earlier status of the namespace is still being written
-        try:
-            if (write := self._look_again(obj)) is not None:
-                await turns.run(metadata["namespace"], self._write_or_log(write))
-        except Exception as error:
-            # It cannot be read, which its reconcile reports
-            logger.debug("PodReservation %(namespace)s/%(name)s", metadata, exc_info=error)
-
-    async def _write_or_log(self, write: _StatusWrite) -> None:
-        try:
-            await self._write(write)
-        except KubeError as error:
-            logger.info("PodReservation %s/%s: %s", *write.key, error)
-
-    def _look_again(self, obj: Object) -> _StatusWrite | None:
-        """Hold what can be held; returns the status to write, if it has changed."""
+    async def _look_again(self, obj: Object) -> None:
         metadata = obj["metadata"]
         key = (metadata["namespace"], metadata["name"])
         reservations = self._parts.cluster.ledger.reservations
         if not reservations.is_known(key) or (state := reservations.state(key)).expired or not state.remaining:
-            return None
+            return
         limit, _ = self._parts.profiles.reservation_limits()
         if not state.held and reservations.held_in(key[0]) >= limit and _ready(obj.get("status") or {}):
-            return None  # the limit of its namespace is reached, as its status has it since its first reconcile
+            return  # the limit of its namespace is reached, as its status has it since its first reconcile
         newest = self._newest(key, obj)
-        return self._renew(newest, Reservation.from_raw(newest))[1]
+        await self._renew(newest, Reservation.from_raw(newest))
 
-    def _renew(self, obj: Object, view: Reservation) -> tuple[_Outcome, _StatusWrite | None]:
+    async def _renew(self, obj: Object, view: Reservation) -> _Outcome:
         cluster = self._parts.cluster
         outcome = self._hold(view)
         status = build_reservation_status(
@@ -143,7 +117,9 @@ class ReservationController:
             nowhere=no_such_node(cluster, view),
             now=wall_timestamp(),
         )
-        return outcome, _StatusWrite(view.key, obj, status) if status != obj.get("status") else None
+        if status != obj.get("status"):
+            await self._write(view.key, obj, status)
+        return outcome
 
     def _hold(self, view: Reservation) -> _Outcome:
         cluster, now = self._parts.cluster, self._context.clock()
@@ -168,8 +144,7 @@ class ReservationController:
         seen, known = (o["metadata"]["resourceVersion"] for o in (obj, written))
         return written if not_newer(seen, known) else obj
 
-    async def _write(self, write: _StatusWrite) -> None:
-        key, before, status = write.key, write.before, write.status
+    async def _write(self, key: ReservationKey, before: Object, status: Object) -> None:
         patch = {"metadata": {"uid": before["metadata"]["uid"]}, "status": status}
         point("before-reservation-status")
         try:
