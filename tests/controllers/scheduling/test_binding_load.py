@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
@@ -10,6 +12,7 @@ from support.binding_writes import writing
 
 SETTINGS = PipelineSettings()
 ALONE, AT_LEAST = SETTINGS.max_waiting_bindings, SETTINGS.min_waiting_bindings
+STALLED = SETTINGS.stalled_seconds + 0.1
 
 
 class Clock:
@@ -40,21 +43,52 @@ async def test_where_bindings_of_six_namespaces_hang_another_has_a_place_and_wit
         assert writes.in_flight["last"] == 0
 
 
-async def test_a_namespace_alone_is_held_back_by_as_many_bindings_as_a_cycle_decides():
+async def test_no_cycle_starts_while_as_many_bindings_wait_as_a_cycle_decides():
     load = BindingLoad(SETTINGS)
-    async with writing(load, alone=ALONE) as writes:
-        assert not load.holds_back("alone")
-        await writes.begin("alone")
+    async with writing(load, one=ALONE // 2, two=ALONE // 2) as writes:
+        await load.wait_for_room()
+        await writes.begin("one")
+        waiting = asyncio.ensure_future(load.wait_for_room())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert not load.holds_back("one"), "or pods of a lower priority would go before its own"
+        await writes.end("two")
+        await waiting
+
+
+async def test_bindings_of_a_namespace_that_has_stalled_hold_back_its_own_pods_and_no_others():
+    clock = Clock()
+    load = BindingLoad(SETTINGS, clock)
+    async with writing(load, alone=ALONE + 1) as writes:
+        waiting = asyncio.ensure_future(load.wait_for_room())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        clock.now += STALLED
+        async with asyncio.timeout(20):
+            await waiting
         assert load.holds_back("alone")
         assert not load.holds_back("other")
         await writes.end("alone")
         assert not load.holds_back("alone")
 
 
+async def test_where_the_api_server_is_slow_to_answer_everybody_cycles_wait():
+    clock = Clock()
+    load = BindingLoad(SETTINGS, clock)
+    async with writing(load, one=ALONE + 6 * 48) as writes:
+        for _ in range(5):
+            clock.now += SETTINGS.binding_timeout_seconds - 0.1
+            await writes.end("one", 48)
+            assert load.busy
+            assert not load.holds_back("one")
+
+
 @pytest.mark.parametrize(("others", "part"), [(1, ALONE // 2), (9, ALONE // 10), (99, AT_LEAST)])
 async def test_namespaces_with_bindings_have_equal_parts_of_those_that_may_wait(others, part):
-    load = BindingLoad(SETTINGS)
+    clock = Clock()
+    load = BindingLoad(SETTINGS, clock)
     async with writing(load, stuck=part, **{f"n{i}": 1 for i in range(others)}) as writes:
+        clock.now += STALLED
         assert not load.holds_back("stuck")
         await writes.begin("stuck")
         assert load.holds_back("stuck")
@@ -62,8 +96,10 @@ async def test_namespaces_with_bindings_have_equal_parts_of_those_that_may_wait(
 
 
 async def test_the_end_of_a_binding_that_lets_a_namespace_go_on_is_news_and_no_other_is():
-    load, news = BindingLoad(SETTINGS), []
+    clock, news = Clock(), []
+    load = BindingLoad(SETTINGS, clock)
     async with writing(load, stuck=ALONE // 2 + 2, other=2) as writes:
+        clock.now += STALLED
         load.on_let_go = lambda: news.append("stuck" if not load.holds_back("stuck") else "")
         await writes.end("stuck")
         await writes.end("other")
@@ -74,9 +110,24 @@ async def test_the_end_of_a_binding_that_lets_a_namespace_go_on_is_news_and_no_o
         assert news == ["stuck"]
 
 
+async def test_so_is_the_end_of_one_that_shows_that_a_namespace_has_not_stalled():
+    clock, news = Clock(), []
+    load = BindingLoad(SETTINGS, clock)
+    async with writing(load, slow=ALONE + 100) as writes:
+        clock.now += STALLED
+        await writes.end("slow", 48)
+        assert load.holds_back("slow")
+        load.on_let_go = lambda: news.append(load.holds_back("slow"))
+        clock.now += 1.0
+        await writes.end("slow")
+        assert news == [False]
+
+
 async def test_so_is_the_end_of_the_last_binding_of_a_namespace_whose_part_others_get():
-    load, news = BindingLoad(SETTINGS), []
+    clock, news = Clock(), []
+    load = BindingLoad(SETTINGS, clock)
     async with writing(load, stuck=ALONE // 2 + 1, other=1) as writes:
+        clock.now += STALLED
         load.on_let_go = lambda: news.append(load.holds_back("stuck"))
         assert load.holds_back("stuck")
         await writes.end("other")
@@ -97,7 +148,7 @@ async def test_events_do_not_wait_for_bindings_that_hang_though_others_go_on():
     load = BindingLoad(SETTINGS, clock)
     async with writing(load, stuck=250, free=1) as writes:
         assert load.busy
-        clock.now += SETTINGS.stalled_seconds + 0.1
+        clock.now += STALLED
         assert not load.busy
         await writes.begin("free")
         await writes.end("free", 2)

@@ -94,3 +94,29 @@ async def test_pods_whose_bindings_hang_keep_none_of_another_namespace_from_its_
             release.set()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_no_pod_of_another_namespace_takes_the_room_of_one_of_a_higher_priority_while_bindings_take_their_time():
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/binding"):
+            await asyncio.sleep(0.3)
+        return await stores_and_binds(request)
+
+    crowd = PipelineSettings.max_waiting_bindings + 150
+    async with faulty([answer]) as server:
+        made = scheduling(server.session, time.time)
+        cluster, pods = made.parts.cluster, made.informers.pods
+        cluster.set_node(node("n", allocatable={"pods": 2 * crowd}))
+        cluster.set_capacity(capacity("n", crowd + 1.0, at=time.time()), time.time())
+        for number in range(crowd):
+            pods.on_change(None, raw_pod(f"crowd-{number}", namespace="crowd", **TINY))
+        running = asyncio.create_task(made.scheduler.run())
+        try:
+            await eventually(lambda: len(made.pipeline._binding) > PipelineSettings.max_waiting_bindings)
+            pods.on_change(None, raw_pod("urgent", namespace="crowd", priority=1000, **TINY))
+            pods.on_change(None, raw_pod("other", namespace="quiet", **TINY))
+            await eventually(lambda: cluster.is_placed("uid-urgent") or cluster.is_placed("uid-other"))
+            assert cluster.is_placed("uid-urgent")
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from concerto.controllers.runtime.fair_places import FairPlaces
+
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,12 @@ class PipelineSettings:
             record.
         min_cycle_interval_beside_preemptions_seconds: the same while many preemptions go on. Their victims end one at a
             time. A cycle after each of them would write a placement record for one pod, and look again at all others.
-        max_waiting_bindings: such writes in flight and waiting, of all namespaces that have any, each of which has an
-            equal part. While a namespace has more, none of its pods is decided on.
+        max_waiting_bindings: such writes in flight and waiting, beyond which no cycle starts. Those of namespaces that
+            have stalled do not count. Of these, each has an equal part of as many, and while it has more, none of its
+            pods is decided on.
         min_waiting_bindings: such a part at least.
-        stalled_seconds: others do not wait for the writes of a namespace of which none has ended quickly for so long.
-            One ends quickly that takes less.
+        stalled_seconds: a namespace has stalled if it has writes, and none has ended for so long that took less. It is
+            longer than a binding's timeout: where the API server is slow to answer everybody, no namespace has stalled.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         shutdown_grace_seconds: how long bindings in flight get at the end.
         avoid_refused_seconds: for how long nothing is placed on a node after the API server refused a placement on it.
@@ -40,7 +44,7 @@ class PipelineSettings:
     min_cycle_interval_beside_preemptions_seconds: float = 0.25
     max_waiting_bindings: int = 250
     min_waiting_bindings: int = 16
-    stalled_seconds: float = 2.0
+    stalled_seconds: float = 5.0
     binding_timeout_seconds: float = 4.0
     shutdown_grace_seconds: float = 2.0
     avoid_refused_seconds: float = 30.0
@@ -63,8 +67,9 @@ class _Writes:
 class BindingLoad:
     """The writes that place pods, and preemptions, in flight and waiting: what they hold back.
 
-    Writes of one namespace may hang for long, as an admission webhook keeps them. Then they hold back the decisions on
-    pods of that namespace, and nothing else.
+    Writes of one namespace may hang for long, as an admission webhook keeps them. Once that is seen, they hold back the
+    decisions on pods of that namespace, and nothing else. Others are held back together: if pods of one namespace were
+    left out while its bindings take their time, pods of lower priority would take its room.
 
     Attributes:
         on_let_go: called when the pods of a namespace may have been held back until now, and are not any more.
@@ -79,6 +84,7 @@ class BindingLoad:
         self._clock = clock
         self._places = FairPlaces(settings.max_concurrent_bindings)
         self._writes: dict[str, _Writes] = {}  # by namespace
+        self._ended = asyncio.Event()
 
     def begin(self, namespace: str) -> None:
         """A write that places a pod of the namespace is to be made."""
@@ -86,22 +92,34 @@ class BindingLoad:
 
     def end(self, namespace: str) -> None:
         """A write that has begun was made, or is not made after all."""
-        max_waiting, was_held_back = self._max_waiting, self.holds_back(namespace)
-        writes = self._writes[namespace]
+        writes, max_waiting = self._writes[namespace], self._max_waiting
+        might_be_held_back = writes.number > max_waiting
         writes.number -= 1
+        self._ended.set()
         if not writes.number:
             del self._writes[namespace]
-        if self._max_waiting > max_waiting or (was_held_back and not self.holds_back(namespace)):
+        if self._max_waiting > max_waiting or (might_be_held_back and not self.holds_back(namespace)):
             self.on_let_go()
+
+    async def wait_for_room(self) -> None:
+        """Return once a cycle may start: no more writes wait than are made before long (back-pressure)."""
+        while self._not_stalled() > self._settings.max_waiting_bindings:
+            self._ended.clear()
+            with suppress(TimeoutError):  # by then a namespace may have stalled
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._ended.wait()
 
     @asynccontextmanager
     async def place(self, namespace: str) -> AsyncIterator[None]:
         """Wait for a place for a write that has begun, and hold it while the context is open."""
         async with self._places.place(namespace):
             began = self._clock()
-            yield
-        if (now := self._clock()) - began < self._settings.stalled_seconds and namespace in self._writes:
-            self._writes[namespace].moved_at = now
+            try:
+                yield
+            finally:
+                now = self._clock()
+                if now - began < self._settings.stalled_seconds and namespace in self._writes:
+                    self._writes[namespace].moved_at = now
 
     @asynccontextmanager
     async def place_of_preparation(self, namespace: str) -> AsyncIterator[None]:
@@ -117,22 +135,14 @@ class BindingLoad:
             self.end(namespace)
 
     def holds_back(self, namespace: str) -> bool:
-        """Whether so many writes of the namespace wait that none of its pods is to be decided on (back-pressure)."""
+        """Whether the namespace has stalled, with so many writes that none of its pods is to be decided on."""
         writes = self._writes.get(namespace)
-        return writes is not None and writes.number > self._max_waiting
+        return writes is not None and writes.number > self._max_waiting and writes.moved_at < self._stalled_before
 
     @property
     def busy(self) -> bool:
         """Whether bindings or evictions wait for their turn, so that events should wait, too."""
-        if self.many_preemptions:
-            return True
-        number, since = 0, self._clock() - self._settings.stalled_seconds
-        for writes in self._writes.values():
-            if writes.moved_at >= since:
-                number += writes.number
-                if number > self._settings.max_concurrent_bindings // 2:
-                    return True
-        return False
+        return self.many_preemptions or self._not_stalled() > self._settings.max_concurrent_bindings // 2
 
     @property
     def many_preemptions(self) -> bool:
@@ -149,8 +159,18 @@ class BindingLoad:
 
     # --- inside
 
+    def _not_stalled(self) -> int:
+        """Writes of namespaces that have not stalled."""
+        since = self._stalled_before
+        return sum(writes.number for writes in self._writes.values() if writes.moved_at >= since)
+
+    @property
+    def _stalled_before(self) -> float:
+        """Namespaces whose writes have moved since then have not stalled."""
+        return self._clock() - self._settings.stalled_seconds
+
     @property
     def _max_waiting(self) -> int:
-        """Writes that a namespace may have."""
+        """Writes that a namespace may have once it has stalled."""
         settings = self._settings
         return max(settings.min_waiting_bindings, settings.max_waiting_bindings // max(len(self._writes), 1))

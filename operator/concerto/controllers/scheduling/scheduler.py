@@ -89,6 +89,7 @@ class Scheduler:
         held_back = parts.load.holds_back
         out_of_time, postponed = False, ""
         while True:
+            await parts.load.wait_for_room()
             now, started, cpu = self._context.clock(), clock(), time.thread_time()
             if parts.cluster.pod_groups.held_room.is_overdue(now):
                 parts.pending.requeue(_ROOM)  # maybe only pods wait that did not get this room
