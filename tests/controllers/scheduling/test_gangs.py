@@ -183,7 +183,8 @@ async def test_a_pod_whose_binding_was_refused_is_bound_though_the_rest_of_its_g
         see(made, pods=[raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(6)])
         running = asyncio.create_task(made.scheduler.run())
         await eventually(lambda: len(server.bound) == 3)
-        await eventually(lambda: next(made.parts.pending.queue.heads(now[0]), None) is None)
+        queue = made.parts.pending.queue
+        await eventually(lambda: "uid-p3" in queue and next(queue.heads(now[0]), None) is None)
         server.refuses_binding = lambda name: False
         now[0] += 1.0  # the wait after a first refusal
         made.parts.pending.work.set()
