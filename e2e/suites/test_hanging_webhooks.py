@@ -24,7 +24,7 @@ from e2e.testbed.waiting import eventually
 STUCK = 320
 """Pods of the namespace: more than may wait for their bindings."""
 WITHIN_SECONDS = 30.0
-"""A pod of another namespace is placed at once, on a busy machine too. Bindings that hang are given up after 60 s."""
+"""A pod of another namespace is placed after 5 s or somewhat more. Bindings that hang are given up after 60 s."""
 PROBE = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "probe"}, "target": {"kind": "Node", "name": "x"}}
 
 

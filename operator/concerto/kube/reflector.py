@@ -196,9 +196,9 @@ class Reflector:
         self._lists_begun += 1
         found, version = await (self._stream_all() if self._streams else self._page_all())
         # Deletes first: consumers that count never see more than there is
-        async for key in _in_turns([key for key in self.store if key not in found]):
+        async for key in in_turns([key for key in self.store if key not in found]):
             self._put(key, None)
-        async for key, item in _in_turns(found.items()):
+        async for key, item in in_turns(found.items()):
             if self.store.get(key) is not item:
                 self._put(key, item)
         self._resource_version = self._seen_version = version
@@ -260,7 +260,7 @@ class Reflector:
             raise _Relist(str(error), at_once=False) from error
         self._streams = True
         self._compare(version)
-        async for item in _in_turns(found.values() if self._seen_version else ()):
+        async for item in in_turns(found.values() if self._seen_version else ()):
             self._unchanged(item)
         return found, version
 
@@ -363,8 +363,8 @@ class Reflector:
             pass
 
 
-async def _in_turns(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """One after the other: a large list must not hold up everybody else."""
+async def in_turns(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """One after the other; after each `IN_A_TURN` of them other tasks get their turns."""
     for index, item in enumerate(items, start=1):
         yield item
         if index % IN_A_TURN == 0:

@@ -12,7 +12,7 @@ from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, Session
-from concerto.kube.reflector import IN_A_TURN, Decoding, key_of
+from concerto.kube.reflector import Decoding, in_turns, key_of
 from concerto.kube.resources import PODS, SUBSPACE_SNAPSHOTS
 
 logger = logging.getLogger(__name__)
@@ -112,11 +112,9 @@ class FollowedKind:
                 handler(old, new)
 
         self._handlers.append(on_change)
-        for index, (key, obj) in enumerate(list(left.items()), start=1):
+        async for key, obj in in_turns(list(left.items())):
             if left.pop(key, None) is not None:
                 self._give(handler, None, obj)
-            if index % IN_A_TURN == 0:
-                await asyncio.sleep(0)
 
     def problem(self) -> str | None:
         """A readiness check: has this kind been listed?"""
