@@ -19,7 +19,7 @@ from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
 from e2e.testbed.clusters.proxy import Wire
 from e2e.testbed.failpoints import Failpoint
-from e2e.testbed.recorder import IN_FLIGHT
+from e2e.testbed.recorder_verdict import IN_FLIGHT
 from e2e.testbed.requirements import (
     add_to_summary,
     require_binaries,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from e2e.testbed.recorder import Assignment, PodHistory, late_writes
 from e2e.testbed.recorder_by_kind import Costs, Node, RecordedCost, amount, judge
-from e2e.testbed.recorder_leaders import late_pod_writes
+from e2e.testbed.recorder_leaders import Event, late_pod_writes
+from e2e.testbed.recorder_verdict import Assignment, PodHistory, late_writes, verdict_of
 
 NODE = Node(cpu=4000, memory=8 << 30, own_cpu=400.0, own_memory=1e9)
 THERE = [(500, 64 << 20)] * 4
@@ -120,3 +120,44 @@ PODS = {
 def test_writes_to_pods_are_late_if(pods: list[tuple[int, dict[str, Any]]], late: int) -> None:
     events = [*RECORDS, *((revision, "pods", "MODIFIED", pod) for revision, pod in pods)]
     assert len(late_pod_writes(sorted(events, key=lambda event: event[0]))) == late
+
+
+def version(kind: str, name: str, revision: int, namespace: str = "", **rest: Any) -> Event:
+    metadata = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": str(revision)}
+    return revision, kind, "ADDED", {"spec": {}, **rest, "metadata": {**metadata, **rest.get("metadata", {})}}
+
+
+def record(number: int, pod: str, namespace: str, revision: int) -> Event:
+    decided = {"uid": pod, "namespace": namespace, "name": pod, "node": "n1", "nodeCapacityResourceVersion": "5"}
+    spec = {"assignments": [{**decided, "basis": "Capacity", "available": 1}]}
+    labels = {"labels": {"concerto.dev/in-flight": ""}}
+    return version(
+        "podreservations", f"cycle-first-{number:06d}", revision, "concerto-system", spec=spec, metadata=labels
+    )
+
+
+DELETED = {"deletionTimestamp": "2026-11-30T00:00:00Z"}
+FULL_NODE = {
+    "its binding may still come": ([], 1),
+    "its namespace is being deleted by then": ([version("namespaces", "going", 12, metadata=DELETED)], 0),
+    "another namespace is being deleted": ([version("namespaces", "go", 12, metadata=DELETED)], 1),
+    "its namespace is deleted later": ([version("namespaces", "going", 25, metadata=DELETED)], 1),
+    "it was bound before its namespace was deleted": (
+        [version("pods", "p", 11, "going", spec={"nodeName": "n1"}),
+         version("namespaces", "going", 12, metadata=DELETED)], 1
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "beyond"), FULL_NODE.values(), ids=FULL_NODE)
+def test_an_unbound_pod_keeps_its_place_on_a_full_node_unless_it_cannot_be_bound(
+    events: list[Event], beyond: int
+) -> None:
+    before = [
+        version("nodecapacities", "n1", 5, status={"capacity": 1}),
+        version("pods", "p", 6, "going"),
+        version("pods", "q", 7, "d"),
+        record(1, "p", "going", 10),
+        record(2, "q", "d", 20),
+    ]
+    assert len(verdict_of([*before, *events], has_gaps=False).violations) == beyond
