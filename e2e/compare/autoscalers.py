@@ -19,6 +19,7 @@ from pathlib import Path
 from concerto.simulation.scheduling.evaluate import write_section
 from e2e.compare.commands import exit_status, load, measured, origin, save, say
 from e2e.compare.load_process import running_load
+from e2e.compare.measure import PROGRESS_SECONDS
 from e2e.compare.paced_load import Phase
 from e2e.compare.scaled_runs import HPA, OURS, ScaledRun, draw, requests_of, table
 from e2e.testbed import REPOSITORY, metrics_server
@@ -143,6 +144,12 @@ class Service:
     addresses: Path
     seen: list[tuple[float, int, int]]
 
+    @property
+    def replicas(self) -> str:
+        """Those of the last observation, in words."""
+        _, wanted, ready = self.seen[-1]
+        return f"{wanted} replicas, {ready} ready"
+
     def note(self, objects: Sequence[Object]) -> None:
         """Note replicas and, for the load, which pods are ready, from all Deployments and Pods of the namespace."""
         (found,) = (o for o in objects if o["kind"] == "Deployment" and o["metadata"]["name"] == self.name)
@@ -193,8 +200,13 @@ def one_round(
             began = time.time()
             for name in order:
                 loads.enter_context(under_load(node, twins[name], turn.phases(before[name]), printed[name]))
-            while time.time() < began + max(before.values()) + turn.seconds:
+            takes, said = max(before.values()) + turn.seconds, 0.0
+            while (passed := time.time() - began) < takes:
                 look(cluster, twins.values())
+                if passed >= said + PROGRESS_SECONDS:
+                    said = passed
+                    replicas = ", ".join(f"{TWINS[name]} {twins[name].replicas}" for name in order)
+                    say(f"    round {number}, {passed:.0f} of {takes:.0f} s: {replicas}")
                 time.sleep(_LOOK_SECONDS)
         runs = []
         for name in order:
