@@ -135,6 +135,8 @@ def running_operator(process: Process) -> Iterator[Process]:
     try:
         process.wait_ready()
         yield process
+        if process.restarts:
+            process.wait_ready()  # on a busy machine it may have lost a short Lease just now, and begun anew
         assert process.max_loop_held_seconds() < MAX_HELD_SECONDS, "a callback held up everything else"
     finally:
         process.stop()
