@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from concerto.capacity.kinds.table import from_entries, to_entries
 from concerto.simulation.scheduling import scenario
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.evaluate_kinds import ABLATIONS, SCENARIOS, ablation_lines, kinds_table, run_kinds
+from concerto.simulation.scheduling.kept_runs import run_tasks
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.policies.fitting_requests import natural_share, vpa_cores
@@ -91,7 +93,7 @@ LIMITS = {"light": (2.5, 1.15, 1.10), "heavy": (1.05, 1.05, 1.10), "all": (1.05,
 
 
 def test_a_sample_of_the_comparison_holds():
-    results = run_kinds(["kinds-heavy-after-light"], 1, POLICIES, workers=1)
+    results = run_kinds(["kinds-heavy-after-light"], 1, POLICIES, partial(run_tasks, workers=1))
     for result in results:
         first, later, pods = LIMITS[result.job]
         assert result.ratio("concerto")[0] < first, result
@@ -144,7 +146,7 @@ def test_placement_by_kind_can_be_run_without_each_of_its_parts(ending):
 
 
 def test_a_table_shows_what_each_part_of_placement_by_kind_is_worth():
-    lines = ablation_lines(1, ["kinds-tiny"], workers=1)
+    lines = ablation_lines(1, ["kinds-tiny"], partial(run_tasks, workers=1))
     assert len(lines) == 4 + len(ABLATIONS)
     assert lines[2] == "| law | tiny |"
     cells = {label.strip(): cell for _, label, cell, _ in (line.split("|") for line in lines[4:])}

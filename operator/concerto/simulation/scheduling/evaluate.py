@@ -1,6 +1,7 @@
 """`python -m concerto.simulation.scheduling.evaluate`: every figure on scheduling in docs/evaluation.md, from seeds.
 
-Writes JSON to build/evaluation and the tables into docs/evaluation.md, between their markers.
+Writes JSON to build/evaluation and the tables into docs/evaluation.md, between their markers. What was ended goes on
+where it was: the figures of each run stay in build/evaluation/runs until the simulated code changes.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from concerto.simulation.scheduling.evaluate_gangs import gang_lines, run_gangs
 from concerto.simulation.scheduling.evaluate_kinds import ablation_lines as kind_ablation_lines
 from concerto.simulation.scheduling.evaluate_kinds import kinds_table, run_kinds
 from concerto.simulation.scheduling.experiments import (
-    Outcome,
     Task,
     machine,
     medians,
-    run_all,
     run_task,
     tasks_of,
     trade,
 )
+from concerto.simulation.scheduling.kept_runs import KeptRuns, RunTasks, run_tasks
 from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies.registry import REQUEST_SWEEP
 from concerto.simulation.scheduling.setup import Setup
@@ -94,15 +94,15 @@ class CellResult:
 
 
 def run_grid(
-    which: Sequence[Cell], columns: Mapping[str, str], seeds: int, workers: int | None = None
+    which: Sequence[Cell], columns: Mapping[str, str], seeds: int, run: RunTasks = run_tasks
 ) -> list[CellResult]:
     """Concerto's defaults on grid cells, beside the request sweep of the same seeds."""
     sweep = [f"kube-scheduler@{millicores}m" for millicores in REQUEST_SWEEP]
     every = list(itertools.product(which, range(1, seeds + 1), (*sweep, *columns.values())))
     tasks = [Task(cell.setup(), policy, seed, CapacitySettings()) for cell, seed, policy in every]
     runs: dict[tuple[Cell, str], list[Figures]] = {}
-    for (cell, _, policy), outcome in zip(every, run_all(tasks, workers), strict=True):
-        runs.setdefault((cell, policy), []).append(outcome.figures)
+    for (cell, _, policy), figures in zip(every, run(tasks), strict=True):
+        runs.setdefault((cell, policy), []).append(figures)
     found = []
     for cell in which:
         best = trade({policy: medians(runs[cell, policy]) for policy in sweep})
@@ -114,16 +114,16 @@ def run_grid(
     return found
 
 
-def _run(name: str, policies: Sequence[str] = (), seeds: int | None = None) -> dict[str, list[Outcome]]:
-    outcomes = run_all(tasks_of(scenario.load(name), policies, seeds))
-    by_policy: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_policy.setdefault(outcome.policy, []).append(outcome)
+def _run(name: str, seeds: int, run: RunTasks) -> dict[str, list[Figures]]:
+    tasks = tasks_of(scenario.load(name), seeds=seeds)
+    by_policy: dict[str, list[Figures]] = {}
+    for task, figures in zip(tasks, run(tasks)):
+        by_policy.setdefault(task.policy, []).append(figures)
     return by_policy
 
 
-def _medians(by_policy: dict[str, list[Outcome]]) -> dict[str, Figures]:
-    return {name: medians([o.figures for o in outcomes]) for name, outcomes in by_policy.items()}
+def _medians(by_policy: dict[str, list[Figures]]) -> dict[str, Figures]:
+    return {name: medians(runs) for name, runs in by_policy.items()}
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ def _row(experiment: str, asked: str, value: float, limit: float, unit: str = ""
     return Row(experiment, asked, f"{value:.2f}{unit} against {limit:.2f}{unit}", value <= limit)
 
 
-def main_rows(seeds: int) -> tuple[list[Row], dict[str, dict[str, Figures]]]:
+def main_rows(seeds: int, run: RunTasks = run_tasks) -> tuple[list[Row], dict[str, dict[str, Figures]]]:
     """The experiments of the evaluation's table that concern scheduling."""
     rows: list[Row] = []
     all_figures: dict[str, dict[str, Figures]] = {}
 
-    pi = all_figures["pi-2000"] = _medians(_run("pi-2000", seeds=seeds))
+    pi = all_figures["pi-2000"] = _medians(_run("pi-2000", seeds, run))
     best, ours = trade(pi), pi["concerto"]
     rows.append(_row("pi-2000", "job ≤ 1.10 × best of the sweep", ours["jct_s"], 1.10 * best.best_jct_s, " s"))
     limit = pi["kube-scheduler@500m"]["pct_s"]["mean"]
@@ -154,21 +154,21 @@ def main_rows(seeds: int) -> tuple[list[Row], dict[str, dict[str, Figures]]]:
         ("sklearn-100", "pod mean over kube-scheduler's ≤ Carico's ratio", 59.0 / 127.4),
         ("sklearn-200", "pod mean over kube-scheduler's ≤ 0.6", 0.6),
     ):
-        figures = all_figures[name] = _medians(_run(name, seeds=seeds))
+        figures = all_figures[name] = _medians(_run(name, seeds, run))
         best, ours = trade(figures), figures["concerto"]
         rows.append(_row(name, "job ≤ 1.10 × best of the sweep", ours["jct_s"], 1.10 * best.best_jct_s, " s"))
         kube = figures["kube-scheduler@100m"]["pct_s"]["mean"]
         rows.append(_row(name, asked, ours["pct_s"]["mean"] / kube, ratio))
         rows.append(_row(name, "no OOM kill", ours["oom_kills"], 0.0))
-    mixed = all_figures["mixed"] = _medians(_run("mixed", seeds=seeds))
+    mixed = all_figures["mixed"] = _medians(_run("mixed", seeds, run))
     for job, ratio in (("pi", 7.40 / 28.78), ("sklearn", 34.50 / 65.25)):
         kube, ours_mean = (mixed[p]["jobs"][job]["pct_s"]["mean"] for p in ("kube-scheduler", "concerto"))
         rows.append(_row("mixed", f"{job}: pod mean over kube-scheduler's ≤ Carico's ratio", ours_mean / kube, ratio))
         kube, ours_job = (mixed[p]["jobs"][job]["jct_s"] or float("inf") for p in ("kube-scheduler", "concerto"))
         rows.append(_row("mixed", f"{job}: job ≤ 1.10 × kube-scheduler's", ours_job, 1.10 * kube, " s"))
     # Its latencies are a formula's that is fitted to one of them: `make compare-server` measures a real server's
-    all_figures["isolation"] = _medians(_run("isolation", seeds=seeds))
-    low = all_figures["low-then-high"] = _medians(_run("low-then-high", seeds=seeds))
+    all_figures["isolation"] = _medians(_run("isolation", seeds, run))
+    low = all_figures["low-then-high"] = _medians(_run("low-then-high", seeds, run))
     ours, best_possible = (low[name]["jobs"]["high"] for name in ("concerto", "oracle"))
     rows.append(
         _row(
@@ -185,12 +185,12 @@ def main_rows(seeds: int) -> tuple[list[Row], dict[str, dict[str, Figures]]]:
     return rows, all_figures
 
 
-def fault_rows(seeds: int) -> list[tuple[str, Figures, Figures]]:
+def fault_rows(seeds: int, run: RunTasks = run_tasks) -> list[tuple[str, Figures, Figures]]:
     """Each fault: name, medians, and the worst over seeds of what must not happen."""
     found = []
     for name in _FAULTS:
-        runs = [o.figures for o in _run(f"fault-{name}", seeds=seeds)["concerto"]]
-        worst = {key: max(run[key] for run in runs) for key in ("lost_pods", "double_binds", "overcommits")}
+        runs = _run(f"fault-{name}", seeds, run)["concerto"]
+        worst = {key: max(each[key] for each in runs) for key in ("lost_pods", "double_binds", "overcommits")}
         found.append((name, medians(runs), worst))
     return found
 
@@ -212,7 +212,7 @@ ABLATIONS: dict[str, SlotSettings] = {
 _ABLATION_CELLS = (Cell(0.3, 2.0, 4), Cell(2.0, 10.0, 4), Cell(2.0, 60.0, 1), Cell(5.0, 2.0, 1), Cell(5.0, 2.0, 4))
 
 
-def ablation_lines(seeds: int) -> list[str]:
+def ablation_lines(seeds: int, run: RunTasks = run_tasks) -> list[str]:
     """A row for each ablation: job and pod seconds of the named scenarios, ratios (see the grid) of some cells."""
     setups = {name: scenario.load(name).setup for name in ("pi-2000", "sklearn-100")}
     setups |= {f"{c.wait:g}/{c.work:g}/{c.threads}": c.setup() for c in _ABLATION_CELLS}
@@ -229,12 +229,10 @@ def ablation_lines(seeds: int) -> list[str]:
         for setup in setups.values()
         for seed in range(1, seeds + 1)
     ]
-    outcomes = iter(run_all(sweep + ours))
+    figures = iter(run(sweep + ours))
     best = {}
     for name in setups:
-        by_policy = {
-            f"kube-scheduler@{m}m": medians([next(outcomes).figures for _ in range(seeds)]) for m in REQUEST_SWEEP
-        }
+        by_policy = {f"kube-scheduler@{m}m": medians([next(figures) for _ in range(seeds)]) for m in REQUEST_SWEEP}
         best[name] = trade(by_policy)
     lines = [
         "Job completion over the best of the request sweep / mean pod completion over the best trade's. Cells are "
@@ -246,7 +244,7 @@ def ablation_lines(seeds: int) -> list[str]:
     for label in ABLATIONS:
         row = []
         for name in setups:
-            found = medians([next(outcomes).figures for _ in range(seeds)])
+            found = medians([next(figures) for _ in range(seeds)])
             jct = "never" if found["jct_s"] is None else f"{found['jct_s'] / best[name].best_jct_s:.2f}"
             row.append(f"{jct} / {found['pct_s']['mean'] / best[name].trade_pct_s:.2f}")
         lines.append(f"| {label} | {' | '.join(row)} |")
@@ -341,6 +339,7 @@ def main() -> None:
     args = parser.parse_args()
     parts = args.only or _PARTS
     args.out.mkdir(parents=True, exist_ok=True)
+    run = KeptRuns(args.out / "runs")
     on = f"{machine()['cpus']} CPUs, Python {machine()['python']}"
 
     def keep(name: str, value: Any, lines: Sequence[str]) -> None:
@@ -355,19 +354,19 @@ def main() -> None:
         print("\n".join(lines), "\n", flush=True)
 
     if "main" in parts:
-        rows, figures = main_rows(args.seeds)
+        rows, figures = main_rows(args.seeds, run)
         lines = _main_table(rows)
         for name, by_policy in figures.items():
             lines += ["", f"### {name}", "", *_policy_table(by_policy)]
         keep("main", {"rows": rows, "figures": figures}, lines)
     if "gangs" in parts:
-        gangs = run_gangs(args.seeds)
+        gangs = run_gangs(args.seeds, run=run)
         keep("gangs", gangs, gang_lines(gangs))
     if "kinds" in parts:
-        kinds = run_kinds(seeds=args.seeds)
+        kinds = run_kinds(seeds=args.seeds, run=run)
         keep("kinds", kinds, kinds_table(kinds))
     if "kinds-ablation" in parts:
-        lines = kind_ablation_lines(min(args.seeds, 3))
+        lines = kind_ablation_lines(min(args.seeds, 3), run=run)
         keep("kinds-ablation", lines, lines)
     if "openb" in parts and args.openb_pods is None:
         print(openb_replay.SKIPPED, "\n", flush=True)
@@ -377,13 +376,13 @@ def main() -> None:
         )
         keep("openb", replayed, openb_replay.table(replayed))
     if "grid" in parts:
-        results = run_grid(list(cells()), GRID_COLUMNS, args.seeds)
+        results = run_grid(list(cells()), GRID_COLUMNS, args.seeds, run)
         keep("grid", results, _grid_table(results))
     if "faults" in parts:
-        faults = fault_rows(args.seeds)
+        faults = fault_rows(args.seeds, run)
         keep("faults", faults, _fault_table(faults))
     if "ablation" in parts:
-        lines = ablation_lines(min(args.seeds, 3))
+        lines = ablation_lines(min(args.seeds, 3), run)
         keep("ablation", lines, lines)
     if "scale" in parts:
         figures_ = scale()

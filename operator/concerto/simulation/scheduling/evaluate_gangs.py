@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from concerto.simulation.scheduling import scenario
-from concerto.simulation.scheduling.experiments import medians, run_all, tasks_of
+from concerto.simulation.scheduling.experiments import medians, tasks_of
+from concerto.simulation.scheduling.kept_runs import RunTasks, run_tasks
 
 Figures = dict[str, Any]
 Results = Mapping[str, Mapping[str, Figures]]
@@ -50,15 +51,14 @@ class Claim:
         return self.found[column] <= self.limit
 
 
-def run_gangs(
-    seeds: int, names: Sequence[str] = SCENARIOS, workers: int | None = None
-) -> dict[str, dict[str, Figures]]:
+def run_gangs(seeds: int, names: Sequence[str] = SCENARIOS, run: RunTasks = run_tasks) -> dict[str, dict[str, Figures]]:
     """The scenarios under all their policies."""
     found = {}
     for name in names:
         runs: dict[str, list[Figures]] = {}
-        for outcome in run_all(tasks_of(scenario.load(name), (), seeds), workers):
-            runs.setdefault(outcome.policy, []).append(outcome.figures)
+        tasks = tasks_of(scenario.load(name), (), seeds)
+        for task, figures in zip(tasks, run(tasks)):
+            runs.setdefault(task.policy, []).append(figures)
         found[name] = {policy: medians(each) for policy, each in runs.items()}
     return found
 

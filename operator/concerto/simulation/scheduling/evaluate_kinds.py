@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from concerto.simulation.scheduling import scenario
-from concerto.simulation.scheduling.experiments import medians, run_all, tasks_of
+from concerto.simulation.scheduling.experiments import medians, tasks_of
+from concerto.simulation.scheduling.kept_runs import RunTasks, run_tasks
 from concerto.simulation.scheduling.setup import Setup
 
 SCENARIOS = tuple(name for name in scenario.built_in_names() if name.startswith("kinds-"))
@@ -64,15 +65,16 @@ class KindsResult:
 
 
 def run_kinds(
-    names: Sequence[str] = SCENARIOS, seeds: int = 5, policies: Sequence[str] = (), workers: int | None = None
+    names: Sequence[str] = SCENARIOS, seeds: int = 5, policies: Sequence[str] = (), run: RunTasks = run_tasks
 ) -> list[KindsResult]:
     """Scenarios under these policies (by default each scenario's own), medians over seeds."""
     found: list[KindsResult] = []
     for name in names:
         chosen = scenario.load(name)
         by_policy: dict[str, list[Figures]] = {}
-        for outcome in run_all(tasks_of(chosen, policies, seeds), workers):
-            by_policy.setdefault(outcome.policy, []).append(outcome.figures)
+        tasks = tasks_of(chosen, policies, seeds)
+        for task, figures in zip(tasks, run(tasks)):
+            by_policy.setdefault(task.policy, []).append(figures)
         middle = {policy: medians(runs) for policy, runs in by_policy.items()}
         found += [_result(name, job, middle) for job in _jobs_of(chosen.setup)]
     return found
@@ -114,7 +116,7 @@ def kinds_table(results: Sequence[KindsResult]) -> list[str]:
     return lines
 
 
-def ablation_lines(seeds: int, names: Sequence[str] = ABLATION_SCENARIOS, workers: int | None = None) -> list[str]:
+def ablation_lines(seeds: int, names: Sequence[str] = ABLATION_SCENARIOS, run: RunTasks = run_tasks) -> list[str]:
     """A row for placement by kind without each of its parts: seconds of first and later runs of some scenarios."""
     lines = [
         "Job completion / mean pod completion over all jobs, in seconds: first run → later run.",
@@ -126,8 +128,8 @@ def ablation_lines(seeds: int, names: Sequence[str] = ABLATION_SCENARIOS, worker
     every = [policy for of_one in policies.values() for policy in of_one]
     tasks = [(name, task) for name in names for task in tasks_of(scenario.load(name), every, seeds)]
     found: dict[tuple[str, str], list[Figures]] = {}
-    for (name, _), outcome in zip(tasks, run_all([task for _, task in tasks], workers)):
-        found.setdefault((name, outcome.policy), []).append(outcome.figures)
+    for (name, task), figures in zip(tasks, run([task for _, task in tasks])):
+        found.setdefault((name, task.policy), []).append(figures)
     for label, ending in ABLATIONS.items():
         cells = [" → ".join(_seconds(medians(found[name, policy])) for policy in policies[ending]) for name in names]
         lines.append(f"| {label} | {' | '.join(cells)} |")

@@ -71,11 +71,17 @@ def run_all(tasks: Sequence[Task], workers: int | None = None) -> list[Outcome]:
 
     What takes long says on stderr how far it is.
     """
+    return list(outcomes(tasks, workers))
+
+
+def outcomes(tasks: Sequence[Task], workers: int | None = None) -> Iterator[Outcome]:
+    """The same, one by one."""
     workers = workers or len(os.sched_getaffinity(0))
-    if workers == 1 or len(tasks) == 1:
-        return list(_with_progress(map(run_task, tasks), len(tasks)))
+    if workers == 1 or len(tasks) < 2:
+        yield from _with_progress(map(run_task, tasks), len(tasks))
+        return
     with ProcessPoolExecutor(min(workers, len(tasks))) as pool:
-        return list(_with_progress(pool.map(run_task, tasks), len(tasks)))
+        yield from _with_progress(pool.map(run_task, tasks), len(tasks))
 
 
 def _with_progress(outcomes: Iterable[Outcome], count: int) -> Iterator[Outcome]:
