@@ -22,6 +22,7 @@ from e2e.compare.load_process import running_load
 from e2e.compare.measure import PROGRESS_SECONDS
 from e2e.compare.paced_load import Phase
 from e2e.compare.scaled_runs import HPA, OURS, ScaledRun, draw, requests_of, table
+from e2e.compare.shell_work import loop, steps_per_second
 from e2e.testbed import REPOSITORY, metrics_server
 from e2e.testbed.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.testbed.images import BUSYBOX_IMAGE
@@ -37,15 +38,8 @@ NAMESPACE, NODE = "compare-autoscaling", "scaled"
 TWINS = {"hpa": HPA, "phpa": OURS}
 _LOOK_SECONDS = 1.5
 _PORT, _PATH = 8080, "/cgi-bin/work"
-_STEPS = 15_000
-"""Of the loop in a request: some 25 ms of CPU, a quarter of a second at a tenth of a core."""
-_WORK = f"""#!/bin/sh
-i=0
-while [ $i -lt {_STEPS} ]; do i=$((i+1)); done
-echo Content-Type: text/plain
-echo
-echo done
-"""
+_WORK_SECONDS = 0.025
+"""CPU time of a request: a quarter of a second at a tenth of a core."""
 _LITTLE = 1.0
 """Requests per second; a pod at its target answers two."""
 
@@ -88,8 +82,14 @@ _QUICK = Turn(warm_up=20.0, rise=30.0, hold=15.0, fall=5.0, peak=4.0)
 """Too short for pods to help much, so the peak is lower, and one pod nearly keeps up with it."""
 
 
-def service(name: str, startup_seconds: int) -> Object:
-    """A Deployment whose pods answer requests, and are Ready so many seconds after they have started."""
+def work(steps_per_second: float) -> str:
+    """The script that answers a request, for a machine that does so many steps of its loop in a core-second."""
+    steps = loop(round(_WORK_SECONDS * steps_per_second))
+    return f"#!/bin/sh\n{steps}\necho Content-Type: text/plain\necho\necho done\n"
+
+
+def service(name: str, startup_seconds: int, script: str) -> Object:
+    """A Deployment whose pods answer requests by a script, and are Ready so many seconds after they have started."""
     command = (
         f'mkdir -p /tmp/www/cgi-bin; echo "$WORK" >/tmp/www{_PATH}; chmod +x /tmp/www{_PATH}; '
         f"exec httpd -f -p {_PORT} -h /tmp/www"
@@ -99,7 +99,7 @@ def service(name: str, startup_seconds: int) -> Object:
         "image": BUSYBOX_IMAGE,
         "imagePullPolicy": "Never",
         "command": ["sh", "-c", command],
-        "env": [{"name": "WORK", "value": _WORK}],
+        "env": [{"name": "WORK", "value": script}],
         "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "100m"}},
         # A pod's address is removed from the load some time after its end, as with kube-proxy
         "lifecycle": {"preStop": {"sleep": {"seconds": 4}}},
@@ -182,14 +182,14 @@ def under_load(node: RealNode, twin: Service, phases: Sequence[Phase], lines: li
 
 
 def one_round(
-    cluster: LocalControlPlane, node: RealNode, number: int, startup_seconds: int, turn: Turn
+    cluster: LocalControlPlane, node: RealNode, number: int, startup_seconds: int, turn: Turn, script: str
 ) -> list[ScaledRun]:
     """Both twins, each in its turn; a round begins with the other one than the round before."""
     order = list(TWINS) if number % 2 else list(reversed(TWINS))
     cluster.make_namespace(NAMESPACE)
     try:
         twins = {name: Service(name, cluster.work_dir / f"{name}.addresses", []) for name in order}
-        apply(cluster, NAMESPACE, *(service(name, startup_seconds) for name in order))
+        apply(cluster, NAMESPACE, *(service(name, startup_seconds, script) for name in order))
         for name in order:
             cluster.wait("--for=condition=Available", f"deployment/{name}", "-n", NAMESPACE)
         look(cluster, twins.values())
@@ -238,11 +238,12 @@ def measure(chosen: argparse.Namespace, runs: list[ScaledRun]) -> list[str]:
         install(control_plane)
         with real_system(control_plane, say, [NODE]) as system, metrics_server.start(control_plane, say):
             assert system.real is not None, "the nodes are real"
+            script = work(steps_per_second())
             process = autoscaler_process(control_plane, control_plane.logs).start()
             try:
                 for number in range(1, chosen.rounds + 1):
                     turn = _QUICK if chosen.quick else Turn()
-                    runs += one_round(control_plane, next(iter(system.real)), number, chosen.startup, turn)
+                    runs += one_round(control_plane, next(iter(system.real)), number, chosen.startup, turn, script)
                     save(RESULTS, runs)
                     for run in runs[-2:]:
                         figures = f"P95 {run.percentile(0.95):.0f} ms, success {run.success_percent:.2f} %"

@@ -136,9 +136,9 @@ def real_figures(runs: Iterable[Run]) -> dict[Key, Real]:
 
 
 def work_of_parts(parts: Sequence[Part], counts: Sequence[int], core_seconds: float) -> list[float]:
-    """Core-seconds of a pod of each part: shared out as the iterations are, with the mean that was measured."""
-    mean = sum(p.iterations * n for p, n in zip(parts, counts)) / sum(counts)
-    return [max(core_seconds * p.iterations / mean, 1e-3) for p in parts]
+    """Core-seconds of a pod of each part: shared out as their work is, with the mean that was measured."""
+    mean = sum(p.core_seconds * n for p, n in zip(parts, counts)) / sum(counts)
+    return [max(core_seconds * p.core_seconds / mean, 1e-3) for p in parts]
 
 
 def task_of(key: Key, core_seconds: float, plant: Plant, seed: int = 1) -> Task:

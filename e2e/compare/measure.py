@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from e2e.compare.observation import Run, max_on_node, times_of
+from e2e.compare.shell_work import steps_per_second
 from e2e.compare.workloads import CONCERTO, Workload
 from e2e.testbed.pod_cpu import PodCpu, machine_cpu_seconds
 from e2e.testbed.recorder import Recorder
@@ -29,17 +30,19 @@ class Bench:
         say: prints a line.
         settle_seconds: between two runs.
         runs: made so far.
+        steps_per_second: of this machine: pods get the same CPU time on each.
     """
 
     system: System
     say: Say
     settle_seconds: float = SETTLE_SECONDS
     runs: int = field(default=0)
+    steps_per_second: float = field(default_factory=steps_per_second)
 
     def run(self, workload: Workload, pods: int, scheduler: str, number: int) -> Run:
         """Measure one scheduler once; afterwards nothing of the run is left."""
         self.runs += 1
-        jobs = workload.jobs(f"run-{self.runs}", pods, scheduler)
+        jobs = workload.jobs(f"run-{self.runs}", pods, scheduler, self.steps_per_second)
         names = [job["metadata"]["name"] for job in jobs]
         real = self.system.real
         assert real is not None, "only real nodes are compared"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from e2e.compare.__main__ import missing, plan, within
 from e2e.compare.calibrate import Plant
 from e2e.compare.observation import PodTimes, Run, max_on_node, times_of
 from e2e.compare.report import cells, goals, table
-from e2e.compare.workloads import CONCERTO, WORKLOADS
+from e2e.compare.shell_work import steps_per_second
+from e2e.compare.workloads import CONCERTO, WORKLOADS, Part
 
 
 def a_run(scheduler: str, job: float | None, pods: list[float], round: int = 1, on_node: int = 2) -> Run:
@@ -105,16 +109,30 @@ def test_a_comparison_that_was_interrupted_makes_the_runs_that_it_lacks() -> Non
     assert within([], 1.0) == []
 
 
+STEPS_PER_SECOND = 1e6
+
+
+def test_a_pod_takes_its_core_seconds_on_any_machine() -> None:
+    assert Part("a", 2.0, 1.5).command(1e6) == "sleep 2; i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done"
+    command = Part("a", 0.0, 0.1).command(steps_per_second())
+    shell = shutil.which("busybox")
+    assert shell is not None
+    before = os.times()
+    subprocess.run([shell, "sh", "-c", command], check=True)
+    after = os.times()
+    assert 0.05 < after.children_user + after.children_system - before.children_user - before.children_system < 0.2
+
+
 @pytest.mark.parametrize("pods", [20, 60, 150])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_parts_of_a_workload_have_all_its_pods(name: str, pods: int) -> None:
-    jobs = WORKLOADS[name].jobs("run", pods, "200m")
+    jobs = WORKLOADS[name].jobs("run", pods, "200m", STEPS_PER_SECOND)
     assert sum(job["spec"]["completions"] for job in jobs) == pods
     for job in jobs:
         spec = job["spec"]["template"]["spec"]
         assert spec["schedulerName"] == "default-scheduler"
         assert spec["containers"][0]["resources"] == {"requests": {"cpu": "200m"}}
-    ours = WORKLOADS[name].jobs("run", pods, CONCERTO)[0]["spec"]["template"]
+    ours = WORKLOADS[name].jobs("run", pods, CONCERTO, STEPS_PER_SECOND)[0]["spec"]["template"]
     assert ours["spec"]["schedulerName"] == "concerto"
     assert "resources" not in ours["spec"]["containers"][0]
 

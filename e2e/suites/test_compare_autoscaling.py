@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.compare.autoscalers import Service, Turn, autoscaler, service
+from e2e.compare.autoscalers import Service, Turn, autoscaler, service, work
 from e2e.compare.paced_load import Addresses, parse_phases, rate_at
 from e2e.compare.scaled_runs import HPA, OURS, ScaledRun, requests_of, table, unloaded_p95
 from e2e.testbed.phpa_helpers import Object
@@ -88,5 +88,5 @@ def test_the_fastest_answer_stands_in_where_each_quarter_of_a_minute_has_request
 def test_both_twins_have_the_same_spec() -> None:
     ours, theirs = autoscaler("phpa")["spec"], autoscaler("hpa")["spec"]
     assert {**ours, "scaleTargetRef": None} == {**theirs, "scaleTargetRef": None}
-    ready = service("hpa", 30)["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]
+    ready = service("hpa", 30, work(1e6))["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]
     assert ready["initialDelaySeconds"] == 30

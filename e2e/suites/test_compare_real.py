@@ -23,7 +23,7 @@ from e2e.testbed.waiting import eventually
 
 pytestmark = pytest.mark.realnode
 
-SMALL = Workload("burst", "two kinds", [Part("compare-short", 0.0, 20_000, 0.5), Part("compare-waits", 1.0, 1, 0.5)])
+SMALL = Workload("burst", "two kinds", [Part("compare-short", 0.0, 0.02, 0.5), Part("compare-waits", 1.0, 0.0, 0.5)])
 PODS = 6
 
 
