@@ -49,6 +49,8 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 
 def type_of(schema: dict[str, Any]) -> str:
     """The type of a field in a word or two."""
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return "number or string"
     if schema.get("x-kubernetes-int-or-string"):
         return "integer or string"
     if "enum" in schema:
@@ -69,7 +71,7 @@ def limits(schema: dict[str, Any]) -> str:
         )
         parts.append(f"default `{default}`" if len(default) < 60 else "has a default")
     for key, sign in (("minimum", "≥"), ("maximum", "≤"), ("minItems", "items ≥"), ("maxItems", "items ≤")):
-        if key in schema:
+        if key in schema and (schema.get("type") == "array" or not key.endswith("Items")):
             parts.append(f"{sign} {schema[key]}")
     return ", ".join(parts)
 
@@ -134,7 +136,8 @@ def metrics() -> str:
         (family,) = metric.describe() if hasattr(metric, "describe") else (metric,)
         name = family.name + "_total" * (family.type == "counter")
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-        rows.append(f"| `{name}` | operator | {family.type} | {labels} | {cell(family.documentation)} |")
+        of = "autoscaler" if name.startswith("concerto_phpa_") else "operator"
+        rows.append(f"| `{name}` | {of} | {family.type} | {labels} | {cell(family.documentation)} |")
     for metric in describe(Counters(), Gauges()):
         label = "" if metric.label is None else f"`{metric.label}`"
         rows.append(f"| `{metric.name}` | agent | {metric.type} | {label} | {cell(metric.help)} |")
