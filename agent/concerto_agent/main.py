@@ -124,7 +124,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="give every pod of the node its unpinned cpuset and its CPU quota back, and exit",
     )
     parser.add_argument(
-        "--metrics-bind", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: not served)"
+        "--metrics-bind",
+        metavar="HOST:PORT",
+        help="serve /healthz, /readyz, /debug/trace and /metrics there (default: not served)",
     )
     parser.add_argument(
         "--secure-metrics-bind",

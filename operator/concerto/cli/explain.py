@@ -58,8 +58,10 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto explain`."""
-    parser.add_argument("kind", choices=["pod", "phpa"])
-    parser.add_argument("object", metavar="NAMESPACE/NAME")
+    parser.add_argument(
+        "kind", choices=["pod", "phpa"], help="pod: what filters and scores say of each node; phpa: where replicas come from"
+    )
+    parser.add_argument("object", metavar="NAMESPACE/NAME", help="the pod or the PredictiveHPA")
     add_cluster_arguments(parser)
     parser.add_argument(
         "--operator-namespace", default="concerto-system", help="where the Secret of a profile's metric provider is"
