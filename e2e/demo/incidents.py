@@ -321,9 +321,9 @@ The pod below has `schedulerName: concert`.
     page.run("concerto explain pod default/lost")
     page.run("kubectl get sprof")
     page.write("""
-A pod without any event has a schedulerName that no scheduler serves, or its scheduler does not run. A pod's schedulerName can't be edited: correct the
-template, and let the owner create the pod again. Here a second profile was applied as well, and its schedulerName is
-taken:
+A pod without any event has a schedulerName that no scheduler serves, or its scheduler does not run. A pod's
+schedulerName can't be edited: correct the template, and let the owner create the pod again. Here a second profile was
+applied as well, and its schedulerName is taken:
 """)
     page.run("kubectl describe sprof copy | sed -n '/^Status/,$p'")
     cluster.kubectl("delete", "sprof", "copy")

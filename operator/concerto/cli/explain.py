@@ -59,7 +59,9 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto explain`."""
     parser.add_argument(
-        "kind", choices=["pod", "phpa"], help="pod: what filters and scores say of each node; phpa: where replicas come from"
+        "kind",
+        choices=["pod", "phpa"],
+        help="pod: what filters and scores say of each node; phpa: where replicas come from",
     )
     parser.add_argument("object", metavar="NAMESPACE/NAME", help="the pod or the PredictiveHPA")
     add_cluster_arguments(parser)

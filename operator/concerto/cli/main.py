@@ -21,7 +21,7 @@ class _Command:
 
 COMMANDS = {
     "operator": _Command("concerto.controllers.operator", "run the control plane: scheduling, pinning, autoscaling"),
-    "explain": _Command("concerto.cli.explain", "say why a pod is where it is, or why a PredictiveHPA has its replicas"),
+    "explain": _Command("concerto.cli.explain", "say why a pod is where it is, or why a target has its replicas"),
     "top": _Command("concerto.cli.top", "show what nodes can take and how loaded they are"),
     "agent": _Command("concerto_agent.main", "measure this node and publish its capacity"),
     "simulate": _Command("concerto.cli.simulate", "run a scenario on a virtual-time cluster"),
