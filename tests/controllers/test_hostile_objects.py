@@ -131,7 +131,9 @@ class Server:
             return web.json_response(body, status=201)
         if "phase" in (body.get("status") or {}):
             self.phases[request.path.split("/")[-2]] = body["status"]["phase"]
-        found = next((self.objects[part] for part in request.path.split("/") if part in self.objects), {})
+        found = next((obj for kind, obj in GOOD.items() if f"/{kind.partition('.')[0]}/good" in request.path), None)
+        if found is None:
+            found = next((self.objects[part] for part in request.path.split("/") if part in self.objects), {})
         return web.json_response(found | {"status": body["status"]} if "status" in body else found)
 
 

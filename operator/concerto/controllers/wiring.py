@@ -320,7 +320,7 @@ def _add_scheduling(
         reservations.load,
         selects=lambda obj: IN_FLIGHT_LABEL not in (obj["metadata"].get("labels") or {}),
     )
-    pipeline.on_consumed = by_people.mark
+    pipeline.on_consumed = reservations.mark = by_people.mark
     reservations.objects = by_people.objects
     plan.leading += [
         ("profiles", profiles.run),

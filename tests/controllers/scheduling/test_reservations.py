@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
 from typing import Any
 
-import pytest
 from aiohttp import web
 
+from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling import reservations as module
 from concerto.controllers.scheduling.reservations import ReservationController
 from support.faulty_server import faulty
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import NOW, capacity, node
 from support.step_counts import steps_of
-from support.waiting import eventually
 
 Object = dict[str, Any]
 
@@ -34,17 +32,27 @@ def reservation(name: str, count: int = 1000, namespace: str = "team", **spec: A
 
 
 class Store:
-    """Keeps the objects, and takes patches of their statuses."""
+    """Keeps the objects, and takes patches of their statuses.
+
+    Attributes:
+        hanging: patches that come while this is set are carried out once it is set in its turn.
+    """
 
     def __init__(self, *objects: Object) -> None:
         self.objects = {o["metadata"]["name"]: o for o in objects}
         self.version = 1
         self.requests = 0
+        self.hanging: asyncio.Event | None = None
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         name = request.path.split("/podreservations/")[1].split("/")[0]
-        obj, status = self.objects[name], json.loads(await request.read())["status"]
+        body = json.loads(await request.read())
+        if self.hanging is not None:
+            await self.hanging.wait()
+        obj, status = self.objects[name], body["status"]
+        if body["metadata"].get("resourceVersion") not in (None, obj["metadata"]["resourceVersion"]):
+            return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
         self.version += 1
         metadata = obj["metadata"] | {"resourceVersion": str(self.version)}
         self.objects[name] = obj | {"metadata": metadata, "status": status}
@@ -60,11 +68,6 @@ async def controller(server: Any, nodes: int, each: float = 20.0):
     return made, ReservationController(made.context, made.parts)
 
 
-def run_without_waiting(coroutine: Coroutine[Any, Any, None]) -> None:
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
-
-
 async def steps_of_a_look(reservations: int, nodes: int) -> float:
     """At each reservation of a namespace that may hold no more."""
     objects = [reservation(f"r{number}") for number in range(reservations)]
@@ -76,10 +79,9 @@ async def steps_of_a_look(reservations: int, nodes: int) -> float:
         assert made.parts.cluster.ledger.reservations.held_in("team") == 100
         asked = store.requests
         unfulfilled = list(store.objects.values())[-100:]
-        looks = [tested._look_again(obj) for obj in unfulfilled]
-        steps = steps_of(lambda: [run_without_waiting(look) for look in looks])
+        steps = steps_of(lambda: [tested._look_again(obj) for obj in unfulfilled])
         assert store.requests == asked
-    return steps / len(looks)
+    return steps / len(unfulfilled)
 
 
 async def test_a_look_at_a_reservation_walks_neither_all_nodes_nor_all_reservations_and_asks_nothing():
@@ -87,19 +89,30 @@ async def test_a_look_at_a_reservation_walks_neither_all_nodes_nor_all_reservati
     assert large < 1.2 * small
 
 
-async def test_room_that_comes_free_is_taken_in_the_next_pass(monkeypatch):
+async def test_room_that_comes_free_is_taken_in_the_next_pass_and_shown_in_the_turn_that_this_asks_for(monkeypatch):
     monkeypatch.setattr(module, "_PASS_SECONDS", 0.01)
-    store = Store(reservation("r", count=3))
+    store, marked = Store(reservation("r", count=3)), asyncio.Event()
     async with faulty([store]) as server:
         made, tested = await controller(server, nodes=1, each=1.0)
         tested.objects = lambda: list(store.objects.values())
+        tested.mark = lambda namespace, name: marked.set()
+
+        async def is_marked_and_has_its_turn() -> str:
+            asked = store.requests
+            marked.clear()
+            async with asyncio.timeout(20):
+                await marked.wait()
+            assert store.requests == asked
+            await tested.reconcile(("team", "r"), store.objects["r"])
+            return str(store.objects["r"]["status"]["phase"])
+
         await tested.reconcile(("team", "r"), store.objects["r"])
         assert store.objects["r"]["status"]["phase"] == "Pending"
         running = asyncio.create_task(tested.run())
         made.parts.cluster.set_capacity(capacity("n0000", 9.0, room=9.0, version=2), NOW)
-        await eventually(lambda: store.objects["r"]["status"]["phase"] == "Active")
+        assert await is_marked_and_has_its_turn() == "Active"
         made.parts.cluster.remove_node("n0000")
-        await eventually(lambda: store.objects["r"]["status"]["phase"] == "Pending")
+        assert await is_marked_and_has_its_turn() == "Pending"
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert store.objects["r"]["status"]["placements"] == []
@@ -113,12 +126,38 @@ async def test_a_pass_over_an_object_that_the_watch_shows_late_keeps_the_consume
         await tested.reconcile(("team", "r"), late)
         made.parts.cluster.ledger.reservations.consume(("team", "r"), "uid-p", "n0000")
         consumer = {"namespace": "team", "name": "p", "uid": "uid-p", "node": "n0000"}
-        written = store.objects["r"]
-        store.objects["r"] = written | {"status": written["status"] | {"consumedBy": [consumer]}}
+        written, store.version = store.objects["r"], 3
+        store.objects["r"] = written | {
+            "metadata": written["metadata"] | {"resourceVersion": "3"},
+            "status": written["status"] | {"consumedBy": [consumer]},
+        }
         await tested.reconcile(("team", "r"), store.objects["r"])
         assert store.objects["r"]["status"]["consumedBy"] == [consumer]
-        await tested._look_again(late)
+        marked: list[tuple[str, str]] = []
+        tested.mark = lambda *key: marked.append(key)
+        tested._look_again(late)
+        assert not marked
+        await tested.reconcile(("team", "r"), late)
     assert store.objects["r"]["status"]["consumedBy"] == [consumer]
+
+
+async def test_a_status_that_the_api_server_stores_late_replaces_none_that_shows_who_has_used_a_unit():
+    store, key = Store(reservation("r", count=3)), ("team", "r")
+    async with faulty([store]) as server:
+        made, tested = await controller(server, nodes=1)
+        store.hanging = release = asyncio.Event()
+        late = asyncio.create_task(tested.reconcile(key, store.objects["r"]))
+        await server.asked(1)
+        store.hanging = None
+        made.parts.cluster.ledger.reservations.consume(key, "uid-p", "n0000")
+        assignment = Assignment("team", "p", "uid-p", "n0000", "Capacity", "1", 9.0, reservation=key)
+        made.parts.records.assignment_of = {"uid-p": assignment}.get
+        await tested.reconcile(key, store.objects["r"])
+        consumers = store.objects["r"]["status"]["consumedBy"]
+        assert [each["uid"] for each in consumers] == ["uid-p"]
+        release.set()
+        await late
+    assert store.objects["r"]["status"]["consumedBy"] == consumers
 
 
 async def test_a_reservation_that_ends_is_looked_at_when_it_ends():
@@ -127,4 +166,6 @@ async def test_a_reservation_that_ends_is_looked_at_when_it_ends():
     async with faulty([Store(obj)]) as server:
         _, tested = await controller(server, nodes=1)
         assert await tested.reconcile(("team", "r"), obj) == 3600 - NOW
-        assert await tested.reconcile(("team", "r"), reservation("r")) is None
+        edited = reservation("r")
+        edited["metadata"]["resourceVersion"] = "3"
+        assert await tested.reconcile(("team", "r"), edited) is None

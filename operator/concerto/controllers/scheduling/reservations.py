@@ -1,6 +1,10 @@
 """PodReservations that people make: hold their room, write their status, let them expire.
 
 The operator never deletes a person's object: one that has expired shows it in its status, and holds nothing.
+
+A status lists the pods that have used a unit. Once it does, the placement record that says so is deleted. So no status
+of an earlier look may replace a later one: only `ReservationController.reconcile` writes, which has one turn at a time
+for a reservation, and what it writes names the resourceVersion that it was made from.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.reservation_status import build_reservation_status
-from concerto.kube import KubeError, NotFound, Object
+from concerto.kube import Conflict, NotFound, Object
 from concerto.kube.failpoints import point
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.reservation_placement import no_such_node, place
@@ -41,12 +45,17 @@ class _Outcome:
 
 
 class ReservationController:
-    """Holds room for reservations: at once for one that has changed, and for all in regular passes."""
+    """Holds room for reservations: at once for one that has changed, and for all in regular passes.
+
+    Attributes:
+        objects: returns all reservations, as they are watched; for passes.
+        mark: called with namespace and name of a reservation whose status has to change.
+    """
 
     def __init__(self, context: Context, parts: SchedulerParts) -> None:
-        """It changes the cluster state, and writes statuses."""
+        """It changes the cluster state, and writes statuses from `reconcile` only."""
         self.objects: Callable[[], list[Object]] = list
-        """All reservations, as they are watched; for passes. To be set where the parts are put together."""
+        self.mark: Callable[[str, str], None] = lambda namespace, name: None
         self._context = context
         self._parts = parts
         self._written: dict[ReservationKey, Object] = {}  # as the last write of a status returned them
@@ -68,9 +77,12 @@ class ReservationController:
             self._written.pop(key, None)
             self._parts.pending.requeue(self._parts.cluster.remove_reservation(key))
             return None
+        obj = self._newest(key, obj)
         view = Reservation.from_raw(obj)
-        outcome = await self._renew(obj, view)
-        if outcome.state.expired or not outcome.state.remaining or view.expires_at is None:
+        state, status = self._renew(obj, view)
+        if status != obj.get("status"):
+            await self._write(key, obj, status)
+        if state.expired or not state.remaining or view.expires_at is None:
             return None
         return max(0.1, view.expires_at - self._context.clock())
 
@@ -85,15 +97,12 @@ class ReservationController:
                     await asyncio.sleep(0)
                     began = clock()
                 try:
-                    await self._look_again(obj)
-                except KubeError as error:
-                    metadata = obj["metadata"]
-                    logger.info("PodReservation %s/%s: %s", metadata["namespace"], metadata["name"], error)
+                    self._look_again(obj)
                 except Exception as error:
                     # It cannot be read, which its reconcile reports
                     logger.debug("PodReservation %(namespace)s/%(name)s", obj["metadata"], exc_info=error)
 
-    async def _look_again(self, obj: Object) -> None:
+    def _look_again(self, obj: Object) -> None:
         metadata = obj["metadata"]
         key = (metadata["namespace"], metadata["name"])
         reservations = self._parts.cluster.ledger.reservations
@@ -103,9 +112,12 @@ class ReservationController:
         if not state.held and reservations.held_in(key[0]) >= limit and _ready(obj.get("status") or {}):
             return  # the limit of its namespace is reached, as its status has it since its first reconcile
         newest = self._newest(key, obj)
-        await self._renew(newest, Reservation.from_raw(newest))
+        _, status = self._renew(newest, Reservation.from_raw(newest))
+        if status != newest.get("status"):
+            self.mark(*key)
 
-    async def _renew(self, obj: Object, view: Reservation) -> _Outcome:
+    def _renew(self, obj: Object, view: Reservation) -> tuple[ReservationState, Object]:
+        """Hold what can be held; returns what the reservation has now, and the status that shows it."""
         cluster = self._parts.cluster
         outcome = self._hold(view)
         status = build_reservation_status(
@@ -117,9 +129,7 @@ class ReservationController:
             nowhere=no_such_node(cluster, view),
             now=wall_timestamp(),
         )
-        if status != obj.get("status"):
-            await self._write(view.key, obj, status)
-        return outcome
+        return outcome.state, status
 
     def _hold(self, view: Reservation) -> _Outcome:
         cluster, now = self._parts.cluster, self._context.clock()
@@ -145,12 +155,13 @@ class ReservationController:
         return written if not_newer(seen, known) else obj
 
     async def _write(self, key: ReservationKey, before: Object, status: Object) -> None:
-        patch = {"metadata": {"uid": before["metadata"]["uid"]}, "status": status}
+        # An attempt that the API server takes its time for may be carried out after a later one
+        patch = {"metadata": {"resourceVersion": before["metadata"]["resourceVersion"]}, "status": status}
         point("before-reservation-status")
         try:
             written = await self._context.session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
-        except NotFound:
-            return
+        except (Conflict, NotFound):
+            return  # it has changed or gone since, and its watch event marks it
         point("after-reservation-status")
         self._written[key] = written
         # What the status shows as used is what allows the placement record that used it to be deleted
