@@ -177,7 +177,7 @@ async def test_a_preview_says_what_it_would_do_and_does_nothing(concerto_cluster
     api.readings = Readings({(namespace, n): reading("web", "100m") for n in names})
 
     async with autoscaler(cluster):
-        await eventually_async("a decision", lambda: decision(cluster, namespace, "web")["replicas"] == 4)
+        await eventually_async("a decision", lambda: decision(cluster, namespace, "web").get("replicas") == 4)
         await more_syncs(api)
     assert decision(cluster, namespace, "web")["message"].startswith("Would scale from 2 to 4 replicas")
     assert replicas(cluster, namespace, "web") == 2

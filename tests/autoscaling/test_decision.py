@@ -106,6 +106,25 @@ def test_a_forecast_is_one_more_voice(asked, floor, want, reason):
     assert got.metrics_replicas == asked
 
 
+def test_while_a_metric_is_broken_a_forecast_that_replaces_the_others_lowers_nothing():
+    metrics = combine([BROKEN, Proposal(5, "queue")], 5)
+    got = decide(Bounds(100), OLD, current=5, metrics=metrics, floor=Floor(3, "Holt", replaces=True), now=NOW)
+    assert got.replicas == 5
+    got = decide(Bounds(100), OLD, current=5, metrics=metrics, floor=Floor(7, "Holt", replaces=True), now=NOW)
+    assert got.replicas == 7
+
+
+def test_a_target_that_may_have_no_replicas_needs_no_answer_of_the_metrics():
+    bounds = Bounds(0, 0, max_source="the replicas of schedule night")
+    got = decide(bounds, Memory(), current=0, metrics=combine([BROKEN], 0), floor=None, now=NOW, fallback=6)
+    (active,) = (c for c in got.conditions if c.type == "ScalingActive")
+    assert (got.replicas, got.rescale, got.error) == (0, False, None)
+    assert (active.reason, active.message) == (
+        "ScalingDisabled",
+        "scaling is disabled while the replicas of schedule night are zero",
+    )
+
+
 def test_without_an_answer_of_the_metrics_a_forecast_decides_nothing():
     got = decide(Bounds(100), OLD, current=5, metrics=combine([BROKEN], 5), floor=Floor(9, "Holt"), now=NOW)
     assert (got.replicas, got.rescale, got.memory) == (5, False, OLD)

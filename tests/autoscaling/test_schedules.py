@@ -113,6 +113,12 @@ def test_a_schedule_raises_at_once_and_the_reason_names_it():
     assert (made.replicas, made.reason) == (5, "Current number of replicas below the minReplicas of schedule office")
 
 
+def test_a_minimum_that_wins_over_an_exact_number_is_what_the_reason_names():
+    bounds = scheduled(Bounds(10, 2), [exactly("night", 4), floor("office", 6)])
+    made = decide(bounds, Memory(), current=9, metrics=None, floor=None, now=0.0)
+    assert (made.replicas, made.reason) == (6, "Current number of replicas above the minReplicas of schedule office")
+
+
 @pytest.mark.parametrize(("own_minimum", "replicas"), [(0, 5), (1, 0)])
 def test_only_an_object_that_may_be_at_zero_is_raised_from_there(own_minimum, replicas):
     bounds = scheduled(Bounds(10, own_minimum), [floor("office", 5)])

@@ -203,6 +203,19 @@ def test_what_is_unknown_has_no_number(status, want):
     assert row(explain_phpa(obj, NOW), want[0]).split()[: len(want)] == want
 
 
+def test_a_target_that_cannot_be_read_has_no_number_of_replicas():
+    gone = {"type": "AbleToScale", "status": "False", "reason": "FailedGetScale", "message": "not found"}
+    decided = {"at": format_timestamp(NOW - 30.0), "reason": "NoAnswer", "message": "Scaled nothing: not found."}
+    obj = web(lastDecision=decided, conditions=[gone])
+    for known in (obj, obj | {"status": {"lastDecision": decided, "conditions": [gone]}}):
+        lines = explain_phpa(known, NOW).splitlines()
+        assert lines[0] == (
+            "PredictiveHPA shop/web scales Deployment web, whose replicas are not known: between 2 and 20."
+        )
+        assert not any(" < " in line for line in lines)
+        assert lines[-1] == "AbleToScale is False (FailedGetScale): not found"
+
+
 def test_an_object_without_a_decision_shows_what_to_check():
     obj = web()
     del obj["status"]

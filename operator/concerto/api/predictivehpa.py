@@ -129,6 +129,11 @@ class MetricSpec:
         return _MEMBER[self.type]
 
     @property
+    def needs_pods(self) -> bool:
+        """Whether it is measured at the target's pods, so that there is nothing to measure without any."""
+        return self.type in ("Resource", "ContainerResource", "Pods")
+
+    @property
     def failure_reason(self) -> str:
         """Reason of condition ScalingActive when it cannot be had, as in autoscaling/v2."""
         return f"FailedGet{self.type}Metric"

@@ -55,6 +55,20 @@ class Memory:
         """With the present replicas as first recommendation, so that a fresh start scales nothing down at once."""
         return self if self.recommendations else replace(self, recommendations=(Recommendation(now, current),))
 
+    def held(self, now: float, current: int) -> Memory:
+        """With the present replicas as only recommendation: where the metrics do not decide, these are to stay."""
+        return replace(self, recommendations=(Recommendation(now, current),))
+
+    def resumed(self, now: float, current: int, window_seconds: float) -> Memory:
+        """`held` if no recommendation is as recent as the down window: nobody has decided for as long.
+
+        Else an autoscaler that was away would scale down by its first reading. That of autoscaling/v2 remembers nothing
+        when it starts, and holds the present replicas, too.
+        """
+        if any(r.at >= now - window_seconds for r in self.recommendations):
+            return self
+        return self.held(now, current)
+
     def recommended(self, now: float, replicas: int, keep_seconds: float) -> Memory:
         """With one more recommendation, and without those older than ``keep_seconds``."""
         kept = tuple(r for r in self.recommendations if r.at >= now - keep_seconds)

@@ -7,7 +7,7 @@ A forecast can raise the metrics' answer, or replace it where the object wants t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from concerto.api.conditions import Condition
@@ -31,7 +31,7 @@ class Floor:
     Attributes:
         replicas: enough for the forecast load.
         source: the model's name, for the reason of a rescale.
-        replaces: the forecast stands instead of the metrics' answer, not only above it.
+        replaces: the forecast stands instead of the metrics' answer, not only above it, while no metric is broken.
     """
 
     replicas: int
@@ -137,6 +137,10 @@ def decide(
         message = "scaling is disabled since the replica count of the target is zero"
         disabled = Condition("ScalingActive", "False", "ScalingDisabled", message)
         return Decision(0, False, "", (GOT_SCALE, disabled), memory)
+    if bounds.keep_at_zero(current):
+        message = f"scaling is disabled while {bounds.max_source} are zero"
+        asleep = Condition("ScalingActive", "False", "ScalingDisabled", message)
+        return Decision(0, False, message, (GOT_SCALE, asleep), memory)
     if current > bounds.max_replicas:
         reason = f"Current number of replicas above {bounds.max_source}"
         return Decision(bounds.max_replicas, True, reason, (GOT_SCALE,), memory)
@@ -150,6 +154,8 @@ def decide(
         error = metrics.error if metrics else None
         return Decision(current, False, "", (GOT_SCALE, *active), memory, error=error)
 
+    if floor is not None and metrics.error is not None:
+        floor = replace(floor, replaces=False)  # it does not know what the broken metric would ask for
     desired, said_by = _wanted(metrics, floor)
     limited = normalise(bounds, memory, current=current, desired=desired, now=now)
     # With a behavior, old recommendations hold replicas and never raise them
@@ -168,7 +174,7 @@ def decide(
 
 def stopped(memory: Memory, *, current: int, why: Condition, now: float) -> Decision:
     """What is decided where another autoscaler scales the same target: nothing, bounds included."""
-    return Decision(current, False, "", (GOT_SCALE, why), memory.until(now).seeded(now, current), error=why.message)
+    return Decision(current, False, "", (GOT_SCALE, why), memory.until(now).held(now, current), error=why.message)
 
 
 def paused(memory: Memory, *, current: int, annotation: str, replicas: int | None, now: float) -> Decision:
@@ -176,7 +182,7 @@ def paused(memory: Memory, *, current: int, annotation: str, replicas: int | Non
     message = f"scaling is paused by annotation {annotation}"
     conditions = (GOT_SCALE, Condition("ScalingActive", "False", "Paused", message))
     wanted = current if replicas is None else replicas
-    memory = memory.until(now).seeded(now, current)
+    memory = memory.until(now).held(now, current)
     return Decision(wanted, wanted != current, message, conditions, memory, cause="Paused")
 
 

@@ -94,14 +94,15 @@ def scheduled(bounds: Bounds, schedules: Sequence[Schedule]) -> Bounds:
     The highest ``minReplicas`` counts, and never lowers the object's own. An exact number (the highest of several) is
     both bounds, unless a minimum is higher. No schedule exceeds the object's maximum.
     """
-    floors = [(s.min_replicas, s.name) for s in schedules if s.min_replicas is not None]
-    exact = [(s.replicas, s.name) for s in schedules if s.replicas is not None]
-    low, low_name = max(floors, default=(0, ""))
+    floors = [
+        (s.min_replicas, f"the minReplicas of schedule {s.name}") for s in schedules if s.min_replicas is not None
+    ]
+    exact = [(s.replicas, f"the replicas of schedule {s.name}") for s in schedules if s.replicas is not None]
+    low, low_source = max(floors, default=(0, ""))
     starts_from_zero = bounds.min_replicas == 0
     if exact:
-        count, name = max([*exact, (low, low_name)] if floors else exact)
+        count, source = max([*exact, *floors])
         count = min(count, bounds.max_replicas)
-        source = f"the replicas of schedule {name}"
         return replace(
             bounds,
             min_replicas=count,
@@ -115,7 +116,7 @@ def scheduled(bounds: Bounds, schedules: Sequence[Schedule]) -> Bounds:
     return replace(
         bounds,
         min_replicas=min(low, bounds.max_replicas),
-        min_source=f"the minReplicas of schedule {low_name}",
+        min_source=low_source,
         starts_from_zero=starts_from_zero,
     )
 

@@ -130,6 +130,10 @@ class Bounds:
         """Whether the target is at zero replicas because somebody scaled it there."""
         return current == 0 and self.min_replicas != 0 and not self.starts_from_zero
 
+    def keep_at_zero(self, current: int) -> bool:
+        """Whether the target is at zero replicas, and may have no others, whatever the metrics say."""
+        return current == self.max_replicas == 0
+
     @property
     def down_window_seconds(self) -> float:
         """How long a recommendation holds replicas up: the behaviour's own time, else the controller's."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from concerto.api.conditions import find_condition
 from concerto.api.predictivehpa import MetricSpec, Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.initialisation import InitialisationSettings
@@ -55,8 +56,12 @@ def explain_phpa(obj: Object, now: float) -> str:
     if "lastDecision" not in status:
         return f"{head}.\nNothing was decided yet: is the autoscaler running (Deployment concerto-autoscaler)?"
     decided = status["lastDecision"]
-    current, desired = status.get("currentReplicas", 0), status.get("desiredReplicas", decided["replicas"])
-    lines = [f"{head}: {current} replicas, {desired} desired, between {spec.min_replicas} and {spec.max_replicas}."]
+    able = find_condition(status.get("conditions"), "AbleToScale") or {}
+    bounds, desired = f"between {spec.min_replicas} and {spec.max_replicas}", status.get("desiredReplicas")
+    if able.get("reason") == "FailedGetScale":  # what the status shows was true when the scale could be read
+        lines, desired = [f"{head}, whose replicas are not known: {bounds}."], None
+    else:
+        lines = [f"{head}: {status.get('currentReplicas', 0)} replicas, {desired} desired, {bounds}."]
     lines.append(f"Since {_ago(decided['at'], now)}: {decided['message']}")
     lines += _starting(status, now)
     if (pause := Pause.from_metadata(obj["metadata"])) is not None:
@@ -89,7 +94,7 @@ def _is_wrong(condition: Object) -> bool:
     return bool(condition["status"] != expected) and condition["type"] not in ("Ready", "Stalled")
 
 
-def _rows(requirements: list[_Requirement], desired: int) -> list[list[str]]:
+def _rows(requirements: list[_Requirement], desired: int | None) -> list[list[str]]:
     rows = [["SOURCE", "REPLICAS", "", "DETAIL"]]
     for each in requirements:
         # There are not fewer because of those that require as many as were decided on
@@ -131,7 +136,7 @@ def _metrics(spec: PredictiveHPA, status: Object) -> _Requirement:
         if metric is not None and (text := _value(metric, current[metric.member]["current"])):
             texts.append(text)
     known = decided["reason"] not in ("NoAnswer", "ScalingDisabled", "Paused", "Bounds", "Fallback")
-    replicas = decided["reactiveReplicas"] if known else None
+    replicas = decided.get("reactiveReplicas") if known else None
     return _Requirement("current metrics", replicas, "; ".join(texts) or "no reading")
 
 

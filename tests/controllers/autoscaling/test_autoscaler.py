@@ -198,6 +198,11 @@ def test_targets_are_distinguished_however_much_there_is_to_them():
     assert len(of("one")) <= 4096
 
 
+def test_what_the_metrics_ask_for_has_no_number_where_they_have_no_answer():
+    made = last_decision(None, decision(metrics_replicas=None, error="gone"), "Kept.", None, now=NOW)
+    assert made["replicas"] == 5 and "reactiveReplicas" not in made
+
+
 def test_a_decision_that_says_nothing_new_keeps_its_time():
     first = last_decision(None, decision(), "Scaled.", 5, now=NOW)
     assert last_decision(first, decision(), "Scaled.", 5, now=NOW + 60) == first

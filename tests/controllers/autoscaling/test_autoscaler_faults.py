@@ -490,6 +490,7 @@ async def test_what_cannot_even_be_read_is_said_in_the_last_decision():
         await asyncio.gather(*autoscaler._tasks)
         words = "Scaled nothing: the HPA controller was unable to get the target's current scale: kind 'Widget' is not"
         assert status["lastDecision"]["message"].startswith(words)
+        assert set(status["lastDecision"]) == {"at", "reason", "message"}, "no number is known"
         assert problems(made | {"status": status}) == []
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 from urllib.parse import parse_qs
 
+import pytest
 from aiohttp import web
 
 from concerto.autoscaling.replicas import MAX_REPLICAS
@@ -94,12 +95,42 @@ async def test_it_is_not_loaded_again_after_a_restart_nor_for_who_does_not_ask()
     done = {"type": "HistoryLoaded", "status": "True", "reason": "Loaded", "message": "x"}
     done["lastTransitionTime"] = "2026-03-01T12:00:00Z"
     answer = matrix((NOW // 300 * 300, "4"))
-    world, status = await with_prometheus(answer, asking() | {"status": {"conditions": [done]}})
+    history = [{"stepSeconds": step, "last": NOW // step - 1, "values": [4000]} for step in (300, 1800)]
+    world, status = await with_prometheus(answer, asking() | {"status": {"conditions": [done], "history": history}})
     assert (world.ranges, condition(status)[0]) == ([], "True")
     world, status = await with_prometheus(answer, phpa("web") | {"status": {"conditions": [done]}})
     assert (world.ranges, condition(status)) == ([], None)
     world, status = await with_prometheus(answer, asking(mode="Off"))
     assert (world.ranges, condition(status)) == ([], None)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_history_of_another_length_is_loaded_too(restarted):
+    world, clock = WithPrometheus(matrix((NOW // 300 * 300 - 600.0, "4"))), Clock()
+    longer = asking(historyLength="336h")
+    longer["metadata"] = longer["metadata"] | {"generation": 2}
+    async with autoscaling(world, clock) as made:
+        status = await synced(made, world, clock, asking())
+        assert condition(status)[0] == "True"
+        world.ranges.clear()
+        if not restarted:
+            made.on_object(asking(), longer | {"status": status})
+            await synced(made, world, clock, longer)
+    if restarted:
+        async with autoscaling(world, clock) as another:
+            await synced(another, world, clock, longer | {"status": status})
+    assert next(asked["step"] for asked in world.ranges) == ["1200.000"]
+
+
+async def test_a_clock_that_is_set_back_delays_no_other_attempt():
+    world, clock = WithPrometheus(matrix()), Clock()
+    async with autoscaling(world, clock) as made:
+        clock.now += 86_400.0
+        await synced(made, world, clock, asking())
+        clock.now = NOW
+        world.ranges.clear()
+        await synced(made, world, clock, asking())
+    assert world.ranges
 
 
 async def look(made: PredictiveHPAController, world: World, clock: Clock, *names: str) -> None:

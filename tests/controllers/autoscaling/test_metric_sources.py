@@ -211,6 +211,25 @@ async def test_a_formula_takes_the_values_of_its_inputs():
     assert (found.replicas, found.demand, found.metric) == (3, 2.6, "formula load")
 
 
+PRECISE = {
+    "of Prometheus": ({"query": "seconds"}, says(200, {"data": {"resultType": "scalar", "result": [1.5, "0.0004"]}})),
+    "of external metrics": ({}, says(200, items(value="400u"))),
+}
+
+
+@pytest.mark.parametrize(("fields", "answer"), PRECISE.values(), ids=PRECISE)
+async def test_a_formula_takes_values_below_a_thousandth_as_they_are(fields, answer):
+    each = MetricSpec("Prometheus" if fields else "External", "seconds", **fields)
+    inputs = (("queue", MetricSpec("External", "queue")), ("seconds", each))
+    metric = MetricSpec("Formula", "load", average_value=1_000, expression="queue * seconds", inputs=inputs)
+    async with faulty([says(200, items(value="10000")), answer]) as server:
+        request = MetricRequest(
+            "n", Scale(2, 2, "a=b", REPLICA_SETS, {}), [], Tolerances(0.0, 0.0), ControllerSettings(), NOW
+        )
+        (outcome,) = (await reader(server).measure([metric], request)).outcomes
+    assert (outcome.replicas, outcome.demand) == (4, 4.0)
+
+
 async def test_a_formula_with_an_input_that_is_not_known_is_not_known():
     found = await formula(says(200, items(value="15")), says(200, {"items": []}))
     assert found.reason == "FailedGetFormulaMetric"

@@ -83,6 +83,7 @@ FAULTS = {
     "a list": (says(200, "[1]"), "this is not an answer of Prometheus"),
     "nested without end": (says(200, "[" * 60_000), "this is not an answer of Prometheus"),
     "a sample without a value": (says(200, data("vector", [{}])), "this is not an answer of Prometheus"),
+    "a part of the data": (says(200, vector("1") | {"isPartial": True}), "lacks a part of the data"),
     "more than a value takes": (says(200, vector(*["1"] * 4000)), "an answer of more than 64 KiB"),
 }
 
@@ -97,6 +98,11 @@ async def test_a_fault_of_a_value_is_an_error_in_words(answer, words):
 async def test_a_series_has_the_points_of_the_grid_whose_values_are_finite():
     points = [[1000, "1"], [1300, "NaN"], [1600, "2.5"]]
     assert await series(says(200, matrix(points))) == [(1000.0, 1.0), (1600.0, 2.5)]
+
+
+async def test_a_series_has_no_points_at_times_that_were_not_asked_for():
+    points = [[at, "1"] for at in (-1e300, 0, "NaN", "Infinity", 1300, 10_000, 1e300)]
+    assert await series(says(200, matrix(points))) == [(1300.0, 1.0)]
 
 
 SERIES_FAULTS = {
@@ -114,14 +120,15 @@ async def test_a_fault_of_a_series_is_an_error_in_words(body, words):
         await series(says(200, body))
 
 
-async def test_a_request_names_the_namespace_for_a_proxy_that_confines_it_and_the_time_limit():
+async def test_a_request_names_the_namespace_for_a_proxy_that_confines_it_the_time_limit_and_that_all_data_is_wanted():
     async with faulty([says(200, vector("1")), says(200, matrix([]))]) as found:
         source = PrometheusMetrics(PrometheusServer(f"{found.session.config.server}/"), timeout_seconds=20)
         await source.value("shop", "queue")
         await source.series("shop", "queue", SPAN)
         await source.close()
     instant, span = (urlsplit(line.removeprefix("GET ")) for line in found.seen)
-    asked = {"query": ["queue"], "namespace": ["shop"], "timeout": ["20s"]}
+    whole = {"partial_response": ["false"], "deny_partial_response": ["1"]}
+    asked = {"query": ["queue"], "namespace": ["shop"], "timeout": ["20s"]} | whole
     assert (instant.path, parse_qs(instant.query)) == ("/api/v1/query", asked)
     times = {"start": ["1000.000"], "end": ["1600.000"], "step": ["300.000"]}
     assert (span.path, parse_qs(span.query)) == ("/api/v1/query_range", asked | times)

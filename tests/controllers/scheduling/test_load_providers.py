@@ -118,6 +118,7 @@ FAULTS = {
         "BadAnswer",
         "returns 50001 series: the query must return one for each node",
     ),
+    "a part of the data": (says(200, GOOD | {"isPartial": True}), "BadAnswer", "lacks a part of the data (isPartial)"),
     "more than any cluster's": (says(200, " " * (17 * 2**20)), "BadAnswer", "more than 16 MiB"),
     "a scalar": (says(200, {"data": {"resultType": "scalar", "result": [1, "1"]}}), "BadAnswer", "returns a scalar"),
     "no series": (says(200, vector()), "NoSeries", "returned no series"),
@@ -179,6 +180,7 @@ async def test_queries_are_asked_at_once_with_the_headers_that_the_profile_names
 
     async def answer(request):
         received.append((request.path, request.query["query"], request.headers["X-Scope-OrgID"]))
+        assert (request.query["partial_response"], request.query["deny_partial_response"]) == ("false", "1")
         await all_asked.wait()
         return await says(200, GOOD)(request)
 

@@ -131,7 +131,8 @@ class Actuator:
             floor = forecast.floor(
                 bounds, scale.replicas, self._settings.action, replaces=prediction.decision == "Predictive"
             )
-        memory = _confirmed(observed.tracked, bounds, scale)
+        memory = _confirmed(observed.tracked, bounds, scale, observed.now)
+        observed.tracked.note_answer(observed.combined, observed.now)
         pause = observed.tracked.pause
         if pause is not None and pause.error:
             self._events.warning(observed.tracked, "InvalidPause", "Pausing", pause.error)
@@ -174,12 +175,9 @@ class Actuator:
     def _fallback(self, observed: Observation) -> int | None:
         """Replicas of ``spec.fallback``, once the metrics have had no answer for long enough."""
         tracked, fallback = observed.tracked, observed.spec.fallback
-        if observed.combined is None or observed.combined.replicas is not None:
-            tracked.failing_since = None
+        if fallback is None or tracked.failing_since is None:
             return None
-        if tracked.failing_since is None or tracked.failing_since > observed.now:
-            tracked.failing_since = observed.now
-        if fallback is None or observed.now - tracked.failing_since < fallback.after_seconds:
+        if observed.now - tracked.failing_since < fallback.after_seconds:
             return None
         ahead = observed.spec.prediction.horizon_seconds
         if ahead is None:
@@ -279,9 +277,8 @@ class Actuator:
             carried_out=spec.prediction.mode != "Preview",
             refused=outcome.refused,
         )
-        decided = last_decision(
-            old.get("lastDecision"), decision, message, asked, now=now, replaces=floor is not None and floor.replaces
-        )
+        replaces = floor is not None and floor.replaces and decision.error is None
+        decided = last_decision(old.get("lastDecision"), decision, message, asked, now=now, replaces=replaces)
         status: dict[str, Any] = {
             "observedGeneration": spec.generation,
             "currentReplicas": plan.scale.replicas,
@@ -295,6 +292,8 @@ class Actuator:
             **window_status(plan.bounds),
             **write_state(tracked.state, self._settings.initialisation),
         }
+        if tracked.failing_since is not None:
+            status["metricsFailingSince"] = format_timestamp(tracked.failing_since)
         if observed.open_schedules:
             status["openSchedules"] = list(observed.open_schedules)
         if observed.schedules_error:
@@ -328,7 +327,7 @@ class Actuator:
         status = {
             **{k: v for k, v in old.items() if k not in ("conditions", "forecast")},
             "observedGeneration": tracked.obj["metadata"].get("generation", 0),
-            "lastDecision": no_decision(old, observed.error, now=observed.now),
+            "lastDecision": no_decision(old.get("lastDecision"), observed.error, now=observed.now),
             "conditions": _conditions(observed, [observed.error], None),
         }
         await self._write(tracked, status, observed.now)
@@ -355,7 +354,7 @@ class Actuator:
         tracked.written_at = now
 
 
-def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale) -> Memory:
+def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale, now: float) -> Memory:
     """The memory, with the last scale write in it if its outcome was unknown and the scale now shows it."""
     memory = tracked.state.memory
     if tracked.unconfirmed is not None:
@@ -363,6 +362,8 @@ def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale) -> Memory:
         if scale.replicas == after:
             memory = carried_out(memory, bounds, before=before, after=after, now=at)
         tracked.unconfirmed = None
+    if not tracked.decided:
+        memory, tracked.decided = memory.resumed(now, scale.replicas, bounds.down_window_seconds), True
     return memory
 
 

@@ -45,7 +45,8 @@ class HistoryLoader:
             tracked.history_condition = None
             return
         loaded = tracked.history_condition is not None and tracked.history_condition.status == "True"
-        waits = tracked.load_history_after > now or tracked.key in self._tasks
+        # A time further away than a retry shows that the clock was set back
+        waits = now < tracked.load_history_after <= now + _RETRY_SECONDS or tracked.key in self._tasks
         if loaded or waits or tracked.earlier is not None or observed.scale is None or observed.combined is None:
             return
         tracked.load_history_after = now + _RETRY_SECONDS

@@ -28,6 +28,7 @@ from concerto.controllers.autoscaling.sources import (
     PrometheusMetrics,
     Readings,
     external_metric,
+    external_number,
 )
 from concerto.controllers.autoscaling.sources.prometheus import milli_of
 from concerto.controllers.autoscaling.sources.readings import Wanted
@@ -210,10 +211,18 @@ class Measurements:
         values: dict[str, float] = {}
         for name, each in metric.inputs:
             try:
-                values[name] = (await self._value(each, request))[0] / 1000
+                values[name] = await self._input(each, request)
             except MetricError as error:
                 raise MetricError(f"input {name}: {error}") from error
         return milli_of(evaluate(metric.expression, values))
+
+    async def _input(self, metric: MetricSpec, request: MetricRequest) -> float:
+        """As it is: a formula may multiply a thousandth by a million."""
+        if metric.type == "Prometheus":
+            return await self._prometheus.number(request.namespace, metric.query)
+        return await external_number(
+            self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
+        )
 
     async def _value(self, metric: MetricSpec, request: MetricRequest) -> tuple[int, str]:
         """A metric that is one number, in thousandths, and what messages call it."""

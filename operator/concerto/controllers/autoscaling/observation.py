@@ -144,6 +144,8 @@ class Observer:
         is_paused = tracked.pause is not None and scale.replicas > 0
         if not (needs_metrics(bounds, scale.replicas) or is_paused):
             return observed
+        if bounds.keep_at_zero(scale.replicas) and any(metric.needs_pods for metric in spec.metrics):
+            return observed
         if wrong is not None:
             return replace(observed, combined=Combined(None, "", wrong, wrong.message))
         measured = await self._measure(observed, scale)

@@ -39,6 +39,16 @@ class State:
         """All of its rings."""
         return (self.fine, self.coarse) if self.weekly is None else (self.fine, self.coarse, self.weekly)
 
+    @property
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        """Step and length of each ring."""
+        return tuple((ring.step, ring.length) for ring in self.rings)
+
+    @property
+    def has_long_history(self) -> bool:
+        """Whether there is a sample in each ring that is for seasons."""
+        return all(ring.values for ring in self.rings if ring.step != FINE_SECONDS)
+
     def with_rings(self, change: Callable[[Ring], Ring]) -> State:
         """With each ring changed."""
         weekly = None if self.weekly is None else change(self.weekly)

@@ -228,24 +228,19 @@ def last_decision(
     new: dict[str, Any] = {
         "reason": why(decision, floor, replaces=replaces),
         "message": message[:1024],
-        "reactiveReplicas": decision.replicas if decision.metrics_replicas is None else decision.metrics_replicas,
         "replicas": decision.replicas,
     }
+    if decision.metrics_replicas is not None:
+        new["reactiveReplicas"] = decision.metrics_replicas
     if floor is not None:
         new["predictedReplicas"] = floor
     return _since_new(old, new, now)
 
 
-def no_decision(old: Mapping[str, Any], wrong: Condition, *, now: float) -> dict[str, Any]:
-    """``status.lastDecision`` where the target's scale could not even be read."""
-    replicas = old.get("currentReplicas", 0)
-    new = {
-        "reason": "NoAnswer",
-        "message": f"Scaled nothing: {wrong.message.rstrip('.')}."[:1024],
-        "reactiveReplicas": replicas,
-        "replicas": replicas,
-    }
-    return _since_new(old.get("lastDecision"), new, now)
+def no_decision(old: Mapping[str, Any] | None, wrong: Condition, *, now: float) -> dict[str, Any]:
+    """``status.lastDecision`` where the target's scale could not even be read: no number of replicas is known."""
+    new = {"reason": "NoAnswer", "message": f"Scaled nothing: {wrong.message.rstrip('.')}."[:1024]}
+    return _since_new(old, new, now)
 
 
 def _since_new(old: Mapping[str, Any] | None, new: Mapping[str, Any], now: float) -> dict[str, Any]:

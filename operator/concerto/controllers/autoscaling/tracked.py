@@ -11,6 +11,7 @@ from concerto.api.conditions import Condition, find_condition
 from concerto.api.predictivehpa import Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.behavior import Memory
+from concerto.autoscaling.decision import Combined
 from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.controllers.autoscaling.schedule_windows import ScheduleWindows
 from concerto.controllers.autoscaling.state import State, read_state, write_state
@@ -66,6 +67,7 @@ class TrackedObject:
         load_history_after: no other attempt before this time, seconds.
         scaled_to_zero: whether the target is at zero replicas because of this object, and not of a person.
         windows: which of its schedules are open.
+        decided: whether this process has decided on it.
     """
 
     obj: Object
@@ -84,6 +86,7 @@ class TrackedObject:
     load_history_after: float = 0.0
     scaled_to_zero: bool = False
     windows: ScheduleWindows = field(default_factory=ScheduleWindows)
+    decided: bool = False
 
     @property
     def pause(self) -> Pause | None:
@@ -107,7 +110,7 @@ class TrackedObject:
         if status.get("observedGeneration") != obj["metadata"].get("generation"):
             state = _without_recommendations(state)
         failing_since = _failing_since(status)
-        loaded = _history_loaded(status) if same else None
+        loaded = _history_loaded(status) if same and state.has_long_history else None
         return cls(
             obj,
             spec,
@@ -134,18 +137,30 @@ class TrackedObject:
 
     def _take_spec(self, obj: Object, status: Mapping[str, Any]) -> None:
         spec, state = _parsed(obj, {**status, **write_state(self.state, InitialisationSettings())})
-        digest = target_digest(spec) if spec else ""
+        digest = target_digest(spec) if spec else self.digest
         self.load_history_after = 0.0
-        if spec is not None and is_of_other_target(status.get("historyOf", ""), spec):
+        if spec is None:  # what is remembered is there for the next one
+            self.spec = None
+            return
+        if is_of_other_target(status.get("historyOf", ""), spec):
             self.scaled_to_zero, self.unconfirmed = False, None
         if digest != self.digest:
             state = _without_history(state)
+        if digest != self.digest or state.grids != self.state.grids:
+            # On another grid the history begins anew, and a longer one lacks what was too old for the one before
             self.earlier, self.history_condition = None, None
-        if self.spec is None or spec is None or self.spec.prediction.mode != spec.prediction.mode:
+        if self.spec is None or self.spec.prediction.mode != spec.prediction.mode:
             state = _without_recommendations(state)
         elif self.spec.target != spec.target:
             state = replace(state, memory=Memory())
         self.spec, self.state, self.digest = spec, state, digest
+
+    def note_answer(self, combined: Combined | None, now: float) -> None:
+        """Note whether the metrics have an answer, also while nothing is decided by them; None: they were not asked."""
+        if combined is None or combined.replicas is not None:
+            self.failing_since = None
+        elif self.failing_since is None or self.failing_since > now:
+            self.failing_since = now
 
     def complaint(self) -> str:
         """Why its spec is invalid."""
@@ -192,11 +207,12 @@ def _parsed(obj: Object, status: Mapping[str, Any]) -> tuple[PredictiveHPA | Non
 
 
 def _failing_since(status: Mapping[str, Any]) -> float | None:
-    """Since when the metrics have had no answer, by the condition that the last operator wrote."""
+    """Since when the metrics have had no answer, as the last operator wrote it.
+
+    Condition ScalingActive does not say so: it may have become False because scaling was paused.
+    """
     with contextlib.suppress(*INVALID):
-        active = find_condition(status.get("conditions"), "ScalingActive") or {}
-        if active.get("status") == "False" and str(active.get("reason", "")).startswith("FailedGet"):
-            return parse_timestamp(active["lastTransitionTime"])
+        return parse_timestamp(status["metricsFailingSince"])
     return None
 
 

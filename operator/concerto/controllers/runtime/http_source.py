@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 import aiohttp
 
+WHOLE_ANSWERS = {"partial_response": "false", "deny_partial_response": "1"}
+"""Parameters of queries by which Thanos and VictoriaMetrics answer with an error where they miss a part of the data.
+
+Else a sum would lack what is stored there, and load would seem to have fallen. Prometheus ignores them.
+"""
 _MAX_MESSAGE = 500
 
 

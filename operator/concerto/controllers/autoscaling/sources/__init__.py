@@ -3,7 +3,7 @@
 from concerto.controllers.autoscaling.sources.agent_tokens import AgentTokens
 from concerto.controllers.autoscaling.sources.agents import AgentMetrics, AgentSettings
 from concerto.controllers.autoscaling.sources.custom import CustomMetrics
-from concerto.controllers.autoscaling.sources.external import external_metric
+from concerto.controllers.autoscaling.sources.external import external_metric, external_number
 from concerto.controllers.autoscaling.sources.prometheus import PrometheusMetrics, PrometheusServer
 from concerto.controllers.autoscaling.sources.readings import PodReader, Readings
 from concerto.controllers.autoscaling.sources.resource import PodUsage, ResourceMetrics
@@ -20,4 +20,5 @@ __all__ = [
     "Readings",
     "ResourceMetrics",
     "external_metric",
+    "external_number",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from concerto.autoscaling.pods import MetricError
 from concerto.controllers.autoscaling.sources.answers import NOT_OF_THIS_FORM
-from concerto.controllers.runtime.http_source import HttpClient, Limits, SourceError, prometheus_error
+from concerto.controllers.runtime.http_source import WHOLE_ANSWERS, HttpClient, Limits, SourceError, prometheus_error
 
 _MAX_BYTES = {"query": 2**16, "query_range": 2**20}
 """Of an answer, by endpoint: a value takes some hundred bytes, and a series of 1,100 points 40 KiB. Values are read at
@@ -54,24 +54,30 @@ class PrometheusMetrics:
         self._trusted: str | None = None
 
     async def value(self, namespace: str, query: str) -> int:
-        """The query's only value now, in thousandths, rounded up as quantities are.
+        """The same as `number`, in thousandths, rounded up as quantities are."""
+        return milli_of(await self.number(namespace, query))
+
+    async def number(self, namespace: str, query: str) -> float:
+        """The query's only value now, as it is.
 
         Raises:
-            MetricError: there is no answer, or it is not one number.
+            MetricError: there is no answer, or it is not one finite number.
         """
         data = await self._ask("query", {"query": query, "namespace": namespace})
         try:
             kind, result = data["resultType"], data["result"]
             if kind == "scalar":
-                return _finite_milli(float(result[1]))
+                return _finite(float(result[1]))
             if kind != "vector":
                 raise MetricError(f"the query returns a {kind} instead of one value")
-            return _finite_milli(float(_only(result)["value"][1]))
+            return _finite(float(_only(result)["value"][1]))
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
 
     async def series(self, namespace: str, query: str, span: Span) -> list[tuple[float, float]]:
-        """The query's only series: times in seconds and values. Values that are not finite are left out.
+        """The query's only series: times in seconds and values.
+
+        Values that are not finite are left out, and so are times that were not asked for.
 
         Raises:
             MetricError: there is no answer, or it is not one series.
@@ -84,7 +90,8 @@ class PrometheusMetrics:
             points = [(float(at), float(value)) for at, value in _only(data["result"])["values"]]
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
-        return [(at, value) for at, value in points if math.isfinite(value)]
+        first, last = span.begin - span.step, span.end + span.step
+        return [(at, value) for at, value in points if first <= at <= last and math.isfinite(value)]
 
     async def close(self) -> None:
         """Close connections."""
@@ -100,7 +107,7 @@ class PrometheusMetrics:
             client = await self._connected()
             url = f"{address.rstrip('/')}/api/v1/{endpoint}"
             # Prometheus itself ends a query that takes longer
-            params = params | {"timeout": f"{self._timeout:g}s"}
+            params = params | {"timeout": f"{self._timeout:g}s"} | WHOLE_ANSWERS
             limits = Limits(self._timeout, _MAX_BYTES[endpoint])
             response = await client.get(url, limits, named="Prometheus", params=params, headers=self._headers())
             if response.status != 200:
@@ -108,9 +115,15 @@ class PrometheusMetrics:
         except SourceError as error:
             raise MetricError(f"unable to fetch metrics from Prometheus: {error}") from error
         try:
-            return json.loads(response.body)["data"]
+            answer = json.loads(response.body)
+            data, is_partial = answer["data"], answer.get("isPartial")
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
+        if is_partial:
+            raise MetricError(
+                "unable to fetch metrics from Prometheus: its answer lacks a part of the data (isPartial)"
+            )
+        return data
 
     async def _connected(self) -> HttpClient:
         """A client that trusts whom it should; a new one when the certificates have changed."""
@@ -163,10 +176,10 @@ def _only(result: list[Any]) -> Any:
     return result[0]
 
 
-def _finite_milli(value: float) -> int:
+def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise MetricError(f"the query returned {value}, which is not a load")
-    return milli_of(value)
+    return value
 
 
 def milli_of(value: float) -> int:
