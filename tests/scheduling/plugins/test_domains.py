@@ -1,4 +1,4 @@
-from concerto.scheduling.plugins.domains import DomainCounts
+from concerto.scheduling.plugins.domains import CountsByKey, DomainCounts
 from concerto.scheduling.state.cluster import ClusterState
 from support.scheduling_builders import node
 
@@ -14,3 +14,30 @@ def test_many_rows_are_added_as_each_of_them_would_be():
         one_by_one.add(row, -2 * count)
     assert at_once.numbers.tolist() == one_by_one.numbers.tolist()
     assert at_once.numbers.tolist()[0] == 0
+
+
+def test_keys_that_no_node_has_as_a_label_are_not_kept():
+    cluster = ClusterState()
+    for i in range(150):
+        cluster.set_node(node(f"n{i}", labels={"zone": str(i % 3)}))
+    counts = CountsByKey(cluster)
+    for key in ("zone", "rack", "row"):
+        counts[key].add_rows(dict.fromkeys(range(150), 1))
+        counts[key].add_rows({0: 1})
+        assert len(counts[key].turn(1, 1)) == 0
+        counts[key].add_column(counts[key].by_row(slice(0, 150)))
+    assert list(counts) == ["zone"]
+    assert counts["rack"].numbers.tolist() == [0]
+    assert counts["zone"].numbers.sum() > 0
+
+
+def test_a_label_that_changes_while_counts_are_in_use_changes_none_of_them():
+    cluster = ClusterState()
+    for i in range(4):
+        cluster.set_node(node(f"n{i}", labels={"zone": str(i % 2)}))
+    counts = DomainCounts(cluster, "zone")
+    counts.add_rows({0: 1, 1: 2})
+    cluster.set_node(node("n3", labels={"zone": "another"}))
+    assert counts.by_row(slice(0, 4)).tolist() == [1, 2, 1, 2]
+    assert counts.turn(3, 1).tolist() == []
+    assert counts.by_row(slice(0, 4)).tolist() == [1, 3, 1, 3]

@@ -33,7 +33,8 @@ class DomainCounts:
     ) -> None:
         size = cluster.size
         self._column = cluster.nodes.labels.column(topology_key)
-        self._codes = self._column.codes[:size]
+        # Labels of nodes change while pods to evict are searched for, and a domain that is new then has no number here
+        self._codes = self._column.codes[:size].copy()
         self.labelled: Bools = self._codes >= 0
         self._counted = cluster.nodes.exists[:size] if counted is None else counted
         domains = int(self._codes.max(initial=-1)) + 1
@@ -56,6 +57,10 @@ class DomainCounts:
     def numbers(self) -> Ints:
         """By domain; the first is for rows without the label, and is 0."""
         return self._totals
+
+    @property
+    def _is_on_no_node(self) -> bool:
+        return len(self._totals) == 1
 
     def any(self) -> bool:
         """Whether any domain's number is above 0."""
@@ -83,12 +88,16 @@ class DomainCounts:
 
     def add_column(self, by_row: Ints, factor: int = 1) -> None:
         """Add to the numbers of all rows' domains: the factor times what is counted on each row."""
+        if self._is_on_no_node:
+            return
         weights = np.where(self._counted & self.labelled, by_row[: len(self._codes)], 0)
         added = np.bincount(self._codes + 1, weights, minlength=len(self._totals)).astype(np.int64)
         self._totals += factor * added
 
     def add_rows(self, by_row: Mapping[int, int], factor: int = 1) -> None:
         """Add to the numbers of some rows' domains, likewise."""
+        if self._is_on_no_node:
+            return
         if len(by_row) < _FEW:
             for row, count in by_row.items():
                 self.add(row, factor * count)
@@ -127,6 +136,8 @@ class DomainCounts:
 class CountsByKey(dict[str, DomainCounts]):
     """Counts by domain of several topology keys; those of a key begin with nothing when they are first asked for.
 
+    Keys that no node has as a label are not kept, and cost nothing: users can make any number of them.
+
     Args:
         cluster: the cluster.
     """
@@ -134,7 +145,12 @@ class CountsByKey(dict[str, DomainCounts]):
     def __init__(self, cluster: ClusterState) -> None:
         super().__init__()
         self._cluster = cluster
+        self._nowhere: DomainCounts | None = None
 
     def __missing__(self, topology_key: str) -> DomainCounts:
+        if not self._cluster.nodes.labels.is_on_nodes(topology_key):
+            if self._nowhere is None:
+                self._nowhere = DomainCounts(self._cluster, topology_key)
+            return self._nowhere
         counts = self[topology_key] = DomainCounts(self._cluster, topology_key)
         return counts

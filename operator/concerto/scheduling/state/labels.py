@@ -125,9 +125,13 @@ class LabelIndex:
         for key in [key for key, column in self._columns.items() if len(column.code_of) > limit]:
             del self._columns[key]
 
+    def is_on_nodes(self, key: str) -> bool:
+        """Whether any node has the label."""
+        return key in self._rows_with
+
     def column(self, key: str) -> LabelColumn:
         """One label's column. What no node has needs none of its own, whatever pods ask for."""
-        if key not in self._rows_with:
+        if not self.is_on_nodes(key):
             return self._nowhere
         column = self._columns.get(key)
         if column is not None:
