@@ -103,3 +103,18 @@ def test_the_selector_of_a_workload_without_end_is_left_out():
     assert selectors.of(asked) == selector(app="a")
     selectors.set_workload("default", "ReplicaSet", "w", LabelSelector.from_raw({"matchExpressions": expressions}))
     assert selectors.of(asked) == NO_SELECTOR
+
+
+def test_nothing_is_kept_of_a_namespace_that_has_no_services_and_no_workloads():
+    selectors = WorkloadSelectors()
+    selectors.set_service("default", "s", {"app": "a"})
+    selectors.set_workload("default", "ReplicaSet", "w", selector(app="a"))
+    for namespace in ("default", "quiet"):
+        for i in range(3):
+            selectors.of(pod("p", namespace=namespace, labels={"app": "a", "job": str(i)}))
+    assert list(selectors._answers) == ["default"]
+    selectors.set_service("default", "s", None)
+    assert selectors.of(replace(view(), owner=("ReplicaSet", "w"))) == selector(app="a")
+    selectors.set_workload("default", "ReplicaSet", "w", None)
+    assert selectors.of(replace(view(), owner=("ReplicaSet", "w"))) == NO_SELECTOR
+    assert not (selectors._answers or selectors._workloads or selectors._services)

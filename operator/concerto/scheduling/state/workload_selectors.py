@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import NamedTuple
 
 from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector, Requirement
@@ -25,13 +24,6 @@ MAX_WORKLOAD_PARTS = 1000
 _Labels = frozenset[tuple[str, str]]
 
 
-class _Asked(NamedTuple):
-    """What a pod's selector depends on."""
-
-    labels: frozenset[tuple[str, str]]
-    owner: tuple[str, str] | None
-
-
 class WorkloadSelectors:
     """Selectors by namespace."""
 
@@ -39,15 +31,16 @@ class WorkloadSelectors:
         self._services: dict[str, dict[str, _Labels]] = {}
         # By namespace and the first of their labels, the selectors, and how many Services have each
         self._by_pair: dict[tuple[str, str, str], dict[_Labels, int]] = {}
-        self._workloads: dict[tuple[str, str, str], LabelSelector] = {}
-        self._answers: dict[str, dict[_Asked, LabelSelector]] = {}
+        self._workloads: dict[str, dict[tuple[str, str], LabelSelector]] = {}  # by namespace, kind and name
+        # Of namespaces that have any of these. What was asked goes by its hash: each pod may have labels of its own
+        self._answers: dict[str, dict[int, LabelSelector]] = {}
 
     def of(self, pod: PodView) -> LabelSelector:
         """The pod's selector; one that selects nothing where no Service or workload has any for it."""
-        if not self._services and not self._workloads:
+        if pod.namespace not in self._services and pod.namespace not in self._workloads:
             return NO_SELECTOR
         answers = self._answers.setdefault(pod.namespace, {})
-        asked = _Asked(frozenset(pod.labels.items()), pod.owner)
+        asked = hash((frozenset(pod.labels.items()), pod.owner))
         answer = answers.get(asked)
         if answer is None:
             if len(answers) >= MAX_ANSWERS:
@@ -74,13 +67,17 @@ class WorkloadSelectors:
         """A ReplicationController, ReplicaSet or StatefulSet has this selector, or is gone (None)."""
         if selector is not None and selector.parts > MAX_WORKLOAD_PARTS:
             selector = None
-        key = (namespace, kind, name)
-        if self._workloads.get(key) == selector:
+        workloads = self._workloads.get(namespace, {})
+        if workloads.get((kind, name)) == selector:
             return
         if selector is None:
-            del self._workloads[key]
+            del workloads[kind, name]
         else:
-            self._workloads[key] = selector
+            workloads[kind, name] = selector
+        if workloads:
+            self._workloads[namespace] = workloads
+        else:
+            del self._workloads[namespace]
         self._answers.pop(namespace, None)
 
     def _count(self, namespace: str, selector: _Labels, more: int) -> None:
@@ -99,7 +96,8 @@ class WorkloadSelectors:
         for selector in islice(found, MAX_SERVICES):
             if selector <= labels:
                 merged |= dict(selector)
-        workload = self._workloads.get((pod.namespace, *pod.owner)) if pod.owner is not None else None
+        workloads = self._workloads.get(pod.namespace, {})
+        workload = workloads.get(pod.owner) if pod.owner is not None else None
         own = (workload.requirements if workload is not None else None) or ()
         if pod.owner is not None and pod.owner[0] == "ReplicationController":
             # Its selector is a set of labels, which come in the place of those of Services
