@@ -246,3 +246,18 @@ def test_what_is_kept_of_node_affinities_is_bounded_in_bytes(monkeypatch):
         affinity = node_affinity("zone", "a", f"zone-{i}")
         assert len(cluster.volumes.reach(volume(nodeAffinity=affinity).affinity)) == 10
         assert sum(rows.nbytes for rows in cluster.volumes._reachable.values()) <= 400
+
+
+def test_what_was_found_by_labels_of_nodes_holds_while_they_stay():
+    cluster = cluster_state([node("n1", labels={"zone": "a"}), node("n2", labels={"zone": "b"})])
+    fast, affinity = storage_class("fast", provisioner=DRIVER), volume(nodeAffinity=node_affinity("zone", "a")).affinity
+    store(cluster, fast, csi_driver(storageCapacity=True), csi_capacity("room", "2Gi", {"zone": "a"}))
+
+    def found():
+        return cluster.volumes.reach(affinity), cluster.volumes._room_of("fast")
+
+    reached, room = found()
+    cluster.set_node(node("n2", labels={"zone": "b"}, allocatable={"cpu": 2000}))
+    assert found()[0] is reached and found()[1] is room, "a kubelet's news changes neither"
+    cluster.set_node(node("n2", labels={"zone": "a"}))
+    assert len(found()[0]) == 2 and found()[1].min() == 2**31

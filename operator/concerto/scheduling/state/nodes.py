@@ -63,6 +63,7 @@ class Nodes(Columns, PodIndex):
         if node is None:
             self._remove(row)
             return
+        before = self.views.get(row)
         self.views[row] = node
         self.exists[row] = True
         self.unschedulable[row] = node.unschedulable
@@ -70,8 +71,11 @@ class Nodes(Columns, PodIndex):
         self.agentless[row] = is_agentless(node)
         self.machine[:, row] = machine_of(node)
         self.taints.put(row, node.taints)
-        self.labels.put(row, node.labels)
-        self.labels.forget_values()
+        if (
+            before is None or before.labels != node.labels
+        ):  # what others know by labels holds on, where they are as before
+            self.labels.put(row, node.labels)
+            self.labels.forget_values()
         self.taints.forget_lists()
 
     def in_use(self) -> Ints:
