@@ -121,6 +121,8 @@ STATIC_WRITES = {
         'persistentvolume "disk" is being deleted', 1,
     ),
     "404": ([refuses(404, "NotFound")], "NotFound!", 1),
+    "lost, and gone": ([hangs_up, refuses(404, "NotFound")], "NotFound!", 1),
+    "409, and gone": ([refuses(409, "Conflict"), refuses(404, "NotFound")], "NotFound!", 1),
     "403": ([refuses(403, "Forbidden")], "refused to bind volumes: Forbidden!", 1),
 }  # fmt: skip
 
@@ -254,6 +256,36 @@ async def test_what_an_earlier_process_has_written_is_not_written_again(bindings
         world.bound()
         assert await binding is None
         assert not server.seen
+
+
+async def looks_for_claims(count):
+    """How often a binder looks at claims of a pod that are bound one after another."""
+    async with faulty([says(500)]) as server:
+        world, looks = World(server), 0
+        keys = [ClaimKey("default", f"c{i}") for i in range(count)]
+        for key in keys:
+            world.claim(raw_claim(key.name, node="n1", version="5"))
+            world.volume(raw_volume(f"disk-{key.name}", claim=key.name, on="n1"))
+        look = world.binder._is_provisioned
+
+        def counted(*arguments):
+            nonlocal looks
+            looks += 1
+            return look(*arguments)
+
+        world.binder._is_provisioned = counted
+        binding = asyncio.create_task(world.binder.bind(POD, VolumeBindings("n1", (), tuple(keys)), 20.0))
+        for key in keys:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not binding.done()
+            world.claim(raw_claim(key.name, volume=f"disk-{key.name}", node="n1", version="6"))
+        assert await binding is None
+        return looks
+
+
+async def test_a_claim_that_is_bound_is_no_reason_to_look_at_a_thousand_others():
+    assert await looks_for_claims(200) <= 2 * 200
 
 
 async def test_nothing_is_written_for_a_pod_that_went_before_its_binding_began():

@@ -11,7 +11,7 @@ was begun, and the next decision on the pod starts from there. Source: ``volumeB
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from concerto.api.pod import PodView
@@ -29,6 +29,7 @@ class _Flight:
     Attributes:
         bindings: what is being bound.
         changed: set when something that it waits for may have changed.
+        to_check: claims that have changed since they were looked at, or their volumes.
         versions: from which on an object shows what was written, by claim or by the volume's name.
         uids: of claims and volumes that were decided on; of others, as they were first seen.
         ended: why nothing more is to be done; empty while it waits.
@@ -36,6 +37,7 @@ class _Flight:
 
     bindings: VolumeBindings
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    to_check: dict[ClaimKey, None] = field(default_factory=dict)
     versions: dict[Hashable, str] = field(default_factory=dict)
     uids: dict[Hashable, str] = field(default_factory=dict)
     ended: str = ""
@@ -74,7 +76,8 @@ class VolumeBinder:
         self._writes = writes
         self._is_waiting = is_waiting
         self._flights: dict[str, _Flight] = {}  # by the pod's UID
-        self._waiting: dict[Hashable, set[_Flight]] = {}  # by claim, and by the volume's name
+        # By claim, and by the volume's name: who waits for it, and for which of its claims
+        self._waiting: dict[Hashable, dict[_Flight, ClaimKey]] = {}
 
     # --- watch events
 
@@ -107,13 +110,14 @@ class VolumeBinder:
         flight = self._flights[pod.uid] = _Flight(bindings, uids=dict(bindings.uids))
         if not self._is_waiting(pod.uid):
             flight.ended = "The pod is gone."
-        watched = [*bindings.provisioned, *(each for pair in bindings.static for each in pair)]
-        for each in watched:
-            self._waiting.setdefault(each, set()).add(flight)
+        claims = [*(key for key, _ in bindings.static), *bindings.provisioned]
+        watched: dict[Hashable, ClaimKey] = {key: key for key in claims} | {name: key for key, name in bindings.static}
+        for each, key in watched.items():
+            self._waiting.setdefault(each, {})[flight] = key
         try:
             async with asyncio.timeout(within_seconds):
                 await self._write(flight)
-                await self._until_bound(flight)
+                await self._until_bound(flight, claims)
         except NotBound as problem:
             return f"binding volumes: {problem}"
         except TimeoutError:
@@ -121,16 +125,16 @@ class VolumeBinder:
         finally:
             del self._flights[pod.uid]
             for each in watched:
-                flights = self._waiting.get(each, set())
-                flights.discard(flight)
-                if not flights:
-                    self._waiting.pop(each, None)
+                del self._waiting[each][flight]
+                if not self._waiting[each]:
+                    del self._waiting[each]
         return None
 
     # --- inside
 
     def _wake(self, key: Hashable) -> None:
-        for flight in self._waiting.get(key, ()):
+        for flight, claim in self._waiting.get(key, {}).items():
+            flight.to_check[claim] = None
             flight.changed.set()
 
     async def _write(self, flight: _Flight) -> None:
@@ -146,14 +150,21 @@ class VolumeBinder:
             point("after-select-nodes")
             flight.check_ended()
 
-    async def _until_bound(self, flight: _Flight) -> None:
+    async def _until_bound(self, flight: _Flight, claims: Iterable[ClaimKey]) -> None:
+        volume_of = dict(flight.bindings.static)
+        unbound: set[ClaimKey] = set()
+        flight.to_check = dict.fromkeys(claims)
         while True:
             flight.changed.clear()
             flight.check_ended()
             self._check_node(flight.bindings.node)
-            bound = [self._is_held(flight, key, name) for key, name in flight.bindings.static]
-            bound += [self._is_provisioned(flight, key) for key in flight.bindings.provisioned]
-            if all(bound):
+            # A pod may have a thousand claims, which are bound one after another
+            to_check, flight.to_check = flight.to_check, {}
+            for key in to_check:
+                name = volume_of.get(key)
+                bound = self._is_provisioned(flight, key) if name is None else self._is_held(flight, key, name)
+                (unbound.discard if bound else unbound.add)(key)
+            if not unbound:
                 point("after-volumes-bound")
                 return
             await flight.changed.wait()

@@ -150,7 +150,10 @@ class ClaimWrites:
             )
 
         async def read_back() -> Object | None:
-            found = await self._session.get(path)
+            try:
+                found = await self._session.get(path)
+            except NotFound as error:  # whatever was written is gone with it
+                raise NotBound(error.message) from error
             return None if found["metadata"]["resourceVersion"] == version else found
 
         retries = WriteSettings(
