@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 
 from concerto.scheduling.plugins.node_volume_limits.filter import NodeVolumeLimits
 from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
+from support.step_counts import steps_of
 from support.volume_builders import attachment, claim, csi_driver, csi_node, mounts, storage_class, store, volume
 
 DRIVER, EBS = "csi.example.com", "ebs.csi.aws.com"
@@ -69,3 +71,20 @@ def test_the_reasons_are_kube_schedulers():
         "node(s) exceed max volume count": 1,
         f"{DRIVER} CSI driver is not installed on the node": 1,
     }
+
+
+def work_for_one_node(nodes):
+    """Steps that the answer for one node takes, among so many."""
+    storage = [
+        csi_driver(preventPodSchedulingIfMissing=True),
+        *A,
+        *(csi_node(f"n{i}", {DRIVER: 1}) for i in range(nodes)),
+    ]
+    cluster = store(cluster_state([node(f"n{i}") for i in range(nodes)]), *storage)
+    plugin = NodeVolumeLimits()
+    state = plugin.prepare(query(cluster, pod("new", **mounts("a"))))
+    return steps_of(lambda: plugin.check(state, np.array([1])))
+
+
+def test_the_answer_for_one_node_is_no_more_work_among_many():
+    assert work_for_one_node(200) == work_for_one_node(2)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from concerto.api.volumes import ClaimKey
+from concerto.api.volumes import ClaimKey, VolumeBindings
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.plugins.volume_binding.filter import VolumeBinding
 from support.scheduling_builders import NOW, capacity, cluster_state, node, passes, pod, profile, query, reasons
@@ -84,3 +84,13 @@ def test_two_reasons_of_one_node_are_both_counted():
         "node(s) didn't match PersistentVolume's node affinity": 2,
         "node(s) didn't find available persistent volumes to bind": 3,
     }
+
+
+def test_a_class_that_goes_while_pods_to_evict_are_searched_for_makes_no_volumes():
+    cluster, plugin = cluster_with(FAST, claim(storageClassName="fast")), VolumeBinding()
+    state = plugin.prepare(query(cluster, pod("p", **mounts("data"))))
+    assert not plugin.check(state, slice(0, 3)).any()
+    cluster.volumes.remove_class("fast")
+    cluster.volumes.reservations.reserve("other", VolumeBindings("n1", (), (ClaimKey("default", "logs"),)))
+    plugin.add_pod(state, pod("other"), 0)
+    assert plugin.check(state, slice(0, 3)).all()

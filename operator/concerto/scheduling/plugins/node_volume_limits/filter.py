@@ -64,7 +64,7 @@ class NodeVolumeLimits(FilterDefaults):
             needed = new[rows]
             codes[(needed > 0) & (index.use.attached.used(driver)[rows] + needed > limits)] = 2
         for driver in _required_drivers(index, state.volumes):
-            codes[~_installed(state.query, driver)[rows]] = 1
+            codes[~_installed(state.query, driver, rows)] = 1
         return codes
 
     def reasons(self, state: _State, rows: Ints, codes: Codes) -> Mapping[str, int]:
@@ -72,7 +72,7 @@ class NodeVolumeLimits(FilterDefaults):
         reasons = {}
         missing = rows[codes == 1]
         for driver in _required_drivers(state.query.cluster.volumes, state.volumes):
-            without = ~_installed(state.query, driver)[missing]
+            without = ~_installed(state.query, driver, missing)
             if count := int(np.count_nonzero(without)):
                 reasons[f"{driver} {self.refusals[0]}"] = count
             missing = missing[~without]
@@ -93,10 +93,8 @@ def _required_drivers(index: VolumeIndex, volumes: frozenset[VolumeID]) -> list[
     return sorted(name for name in drivers if (found := index.drivers.get(name)) and found.required_on_node)
 
 
-def _installed(query: Query, driver: str) -> Bools:
-    """By row, whether the driver has registered on the node."""
-    installed: Bools = np.zeros(query.cluster.size, dtype=np.bool_)
-    for name, csi_node in query.cluster.volumes.use.csi_nodes.items():
-        if driver in csi_node.limits and (row := query.cluster.row_of.get(name)) is not None:
-            installed[row] = True
-    return installed
+def _installed(query: Query, driver: str, rows: Rows) -> Bools:
+    """Which of the rows have a node on which the driver has registered."""
+    csi_nodes = query.cluster.volumes.use.csi_nodes
+    found = (csi_nodes.get(name) for name in query.names(rows))
+    return np.array([each is not None and driver in each.limits for each in found], dtype=np.bool_)

@@ -147,9 +147,10 @@ class ClaimMatch:
         for claim, rows in needed:
             if not rows.any():
                 continue
-            storage_class = self._volumes.classes[claim.storage_class]
+            # Of a class that went while pods to evict are searched for, nothing can be made
+            storage_class = self._volumes.classes.get(claim.storage_class)
             asked = rows & undecided
-            if storage_class.provisions:
+            if storage_class is not None and storage_class.provisions:
                 no_topology = asked & ~self._volumes.has_topology(storage_class)
                 no_space = asked & ~no_topology & ~self._volumes.has_room(storage_class, claim.bytes)
             else:
