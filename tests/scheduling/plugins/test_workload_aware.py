@@ -26,7 +26,7 @@ from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
 from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as Score
 from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.cpus import workload_of
+from concerto.scheduling.state.cpus import MAX_WORKLOADS, workload_of
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile, reasons, scores
 from support.topologies import machine, topologies
 
@@ -442,3 +442,14 @@ def test_what_pinned_pods_keep_from_others_follows_what_is_measured_of_them_late
     made.kinds.set_table(table.table((), 0.0))
     share = made.kinds.cost_of_kind(kind).share
     assert made.kinds.left(made.row_of["a"])[0] == pytest.approx(1.15 * 12.0 + 0.15 * 4 * share), "12 CPUs are shared"
+
+
+def test_what_is_remembered_of_a_node_is_bounded_whatever_pods_ask_for():
+    made = cluster("a", "b")
+    for cpus in range(1, 2 * MAX_WORKLOADS):
+        asked = workload_of(pinned("p", cpu=str(cpus)), WorkloadAwareSettings())
+        assert (made.cpus.place("a", asked) is not None) == (cpus < 20)
+        made.cpus.room("a", asked)
+    state = made.cpus._state("a")
+    assert state is made.cpus._state("b")
+    assert max(len(state._places), len(state._rooms)) <= MAX_WORKLOADS

@@ -31,6 +31,8 @@ LiftedClaims = tuple[tuple[dict[BindingKey, Claim], BindingKey, Claim], ...]
 
 _TYPES: dict[str, WorkloadType] = {each: each for each in get_args(WorkloadType)}
 _LEVELS: dict[str, Level] = {each: each for each in get_args(Level)}
+MAX_WORKLOADS = 64
+"""Of which is remembered what a node has for them; pods ask for any number of CPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,13 @@ class _State:
 
     def place(self, asked: Workload) -> Placement | None:
         if asked not in self._places:
+            _make_way(self._places)
             self._places[asked] = allocate(self.occupancy, asked.kind, asked.threads, asked.features, asked.level)
         return self._places[asked]
 
     def room(self, asked: Workload) -> tuple[int, int]:
         if asked not in self._rooms:
+            _make_way(self._rooms)
             self._rooms[asked] = allocatable(self.occupancy, asked.kind, asked.threads, asked.features, asked.level)
         return self._rooms[asked]
 
@@ -351,6 +355,12 @@ class CPUs:
                 state = self._states[key] = _State(occupancy)
             node.state = state
         return node.state
+
+
+def _make_way(known: dict[Workload, Any]) -> None:
+    """Forget what is known of the workload that was asked about first, where there are too many."""
+    if len(known) >= MAX_WORKLOADS:
+        del known[next(iter(known))]
 
 
 def _in_order(claims: Iterable[Claim]) -> tuple[Claim, ...]:
