@@ -227,6 +227,23 @@ def test_one_that_nodes_are_kept_for_is_a_head_of_every_cycle_that_there_is():
     assert heads(q) == ["b"]
 
 
+def test_one_that_is_refused_for_another_reason_waits_for_what_may_help_with_that_too():
+    q = queue(pod("a", **mounts("data")), big("b"))
+    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW, always_considered=True)
+    assert heads(q) == ["a", "b"]
+    q.mark_unschedulable("uid-a", Change.VOLUMES, NOW)
+    q.mark_unschedulable("uid-b", Change.NODE, NOW)
+    assert heads(q) == []
+    q.requeue_users(ClaimKey("default", "data"))
+    assert heads(q) == ["a"]
+    q.mark_unschedulable("uid-a", Change.VOLUMES, NOW)
+    q.requeue(Change.CAPACITY)
+    assert heads(q) == [], "what it was refused for before it was looked at again does not count"
+    for uid in ("uid-a", "uid-b"):
+        q.remove(uid)
+    assert not q._index
+
+
 def test_those_that_are_parked_for_a_change_are_known_beside_the_heads():
     q = queue(pod("a"), pod("a2"), big("b"), pod("c", requests={"cpu": "3"}), pod("d", requests={"cpu": "4"}))
     q.mark_unschedulable("uid-a", Change.NODE | Change.CAPACITY, NOW)

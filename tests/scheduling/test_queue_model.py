@@ -105,6 +105,8 @@ class SortedQueue:
         for state in (self.states[key] for key in keys):
             if state.since is None:
                 state.since, state.requeue_on, state.considered = now, requeue_on, False
+            elif state.considered:
+                state.requeue_on |= requeue_on
             state.considered |= considered
             state.failed = self.cycle
 

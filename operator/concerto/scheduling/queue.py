@@ -303,6 +303,8 @@ class Queue:
                 group.always_considered = False
                 self._unschedulable[group] = None
                 self._index.marked(group)
+            elif group.always_considered and requeue_on not in group.requeue_on:
+                self._index.marked_again(group, requeue_on)
             group.always_considered |= always_considered
         self._order.note_failures(groups)
 

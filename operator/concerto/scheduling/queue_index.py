@@ -76,6 +76,12 @@ class QueueIndex:
             _remove(self._active_of, group.pod_group, group)
             self._unschedulable_of.setdefault(group.pod_group, {})[group] = None
 
+    def marked_again(self, group: PodsAlike, requeue_on: Change) -> None:
+        """The group is unschedulable, and such a change could help it, too."""
+        _remove(self._by_requeue_on, group.requeue_on, group)
+        group.requeue_on |= requeue_on
+        self._by_requeue_on.setdefault(group.requeue_on, {})[group] = None
+
     def activated(self, group: PodsAlike) -> None:
         """The group was unschedulable."""
         _remove(self._by_requeue_on, group.requeue_on, group)
