@@ -209,6 +209,16 @@ def test_an_absurd_capacity_draws_no_more_than_its_node_allows_and_keeps_nobody_
     assert max(on[name] for name in honest) - min(on[name] for name in honest) <= 10, "the others still differ"
 
 
+def test_an_agent_that_counts_pods_as_it_likes_has_no_more_room_than_its_node_has_places():
+    bound = [pod(f"p{i}", nodeName="hostile") for i in range(10)]
+    ended = [pod(f"ended{i}", nodeName="hostile", phase="Succeeded") for i in range(200)]
+    counted = tuple(each.uid for each in (*bound, *ended))
+    cluster = cluster_state([node("hostile", allocatable={"pods": 30})], [*bound, *ended])
+    assert cluster.set_capacity(capacity("hostile", 30.0, counted, room=30.0), NOW)
+    assert cluster.ledger.nodes.startable("hostile") == 20.0
+    assert cluster.ledger.nodes.holdable("hostile") == 20.0
+
+
 def test_one_outlier_does_not_make_all_others_alike():
     statuses = [capacity("a", 4.0), capacity("b", 1.0), capacity("outlier", 110.0)]
     cluster = cluster_state([node("a"), node("b"), node("outlier")], (), statuses)

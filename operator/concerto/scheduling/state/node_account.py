@@ -75,7 +75,9 @@ class NodeAccount:
             return _UNKNOWN
         capacity, promised = self._believed(status.capacity), self.promised
         room = capacity if status.room is None else max(self._believed(status.room), capacity)
-        return Room(capacity, capacity - promised, room - promised - self.held)
+        # Pods that an agent says it counts, ended ones or others, are numbers of its own, too
+        places = math.inf if self.max_pods is None else self.max_pods - len(self.live)
+        return Room(capacity, min(capacity - promised, places), min(room - promised, places) - self.held)
 
     def _believed(self, pods: float) -> float:
         """What an agent reports, as far as its Node makes it possible: an agent must not draw others' pods by a lie."""
