@@ -103,6 +103,10 @@ async def test_the_server_says_how_long_to_wait() -> None:
         with pytest.raises(TooManyRequests) as caught:
             await server.session.request("GET", "/x", attempts=1)
         assert caught.value.retry_after == 3
+    async with faulty([refuses(429, "TooManyRequests", {"Retry-After": "1000000000"})]) as server:
+        with pytest.raises(TooManyRequests) as caught:
+            await server.session.request("GET", "/x", attempts=1)
+        assert caught.value.retry_after == 300, "whoever waits for it: a broken proxy puts nobody to sleep for days"
 
 
 WAITS = {

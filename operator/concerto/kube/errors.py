@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+MAX_RETRY_AFTER_SECONDS = 300.0
+"""API servers ask for up to 32 s; what a broken proxy asks for must not put a client to sleep for days."""
+
 
 class KubeError(Exception):
     """Anything that this package raises."""
@@ -29,7 +32,7 @@ class ApiError(KubeError):
         status: HTTP status code.
         reason: CamelCase reason of the API's Status object, such as ``AlreadyExists``.
         message: of the Status object.
-        retry_after: seconds that the server asks to wait, or None.
+        retry_after: seconds that the server asks to wait, at most `MAX_RETRY_AFTER_SECONDS`, or None.
         details: the Status object's details (causes with their fields), perhaps empty.
     """
 
@@ -45,7 +48,7 @@ class ApiError(KubeError):
         self.status = status
         self.reason = reason
         self.message = message
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else min(retry_after, MAX_RETRY_AFTER_SECONDS)
         self.details: Mapping[str, Any] = details or {}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from concerto.kube.session import MAX_RETRY_AFTER_SECONDS
-
 
 @dataclass(frozen=True)
 class ReflectorSettings:
@@ -43,7 +41,7 @@ class ReflectorSettings:
             uniform: draws a number between two.
         """
         mean = min(self.first_backoff_seconds * 2.0**failures, self.max_backoff_seconds)
-        asked = min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS) * uniform(1.0, 1.5)
+        asked = (retry_after_seconds or 0.0) * uniform(1.0, 1.5)
         return max(mean * uniform(0.0, 2.0), asked)
 
 

@@ -24,8 +24,6 @@ MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _SAFE_TO_REPEAT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
-MAX_RETRY_AFTER_SECONDS = 300.0
-"""API servers ask for up to 32 s; what a broken proxy asks for must not put a client to sleep for days."""
 
 
 @dataclass(frozen=True)
@@ -367,7 +365,7 @@ def selectors(label_selector: str | None, field_selector: str | None) -> dict[st
 def wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> float:
     """Before the next attempt: never sooner than the server asked for; longer by chance, so that clients part."""
     asked = failure.retry_after if isinstance(failure, ApiError) else None
-    wait = backoff_seconds if asked is None else min(asked, MAX_RETRY_AFTER_SECONDS)
+    wait = backoff_seconds if asked is None else asked
     return wait * random.uniform(1.0, 1.5)
 
 
