@@ -26,7 +26,7 @@ class Kinds:
         self._session = session
         self._clock = clock
         self._cache_seconds = cache_seconds
-        self._cache: dict[tuple[str, str], tuple[float, Resource]] = {}
+        self._cache: dict[tuple[str, str, str], tuple[float, Resource]] = {}  # by group, version and kind
 
     async def find(self, reference: ObjectReference) -> Resource:
         """The resource of a kind: in the reference's version if that is served, else in the group's preferred one.
@@ -35,12 +35,17 @@ class Kinds:
             UnknownKind: the API server serves no such kind.
             KubeError: the API server did not answer.
         """
-        key = (reference.group, reference.kind)
+        key = (reference.group, reference.version, reference.kind)
         cached = self._cache.get(key)
-        now = self._clock()
-        if cached is None or not 0.0 <= now - cached[0] <= self._cache_seconds:
-            cached = self._cache[key] = (now, await self._discover(reference))
+        if cached is None or not self._is_fresh(cached[0]):
+            now = self._clock()
+            found = await self._discover(reference)
+            self._cache = {each: known for each, known in self._cache.items() if self._is_fresh(known[0])}
+            cached = self._cache[key] = (now, found)
         return cached[1]
+
+    def _is_fresh(self, asked_at: float) -> bool:
+        return 0.0 <= self._clock() - asked_at <= self._cache_seconds
 
     async def _discover(self, reference: ObjectReference) -> Resource:
         group, version = reference.group, reference.version or "v1"

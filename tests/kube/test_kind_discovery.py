@@ -1,0 +1,44 @@
+"""Where a kind is served: in the version that a reference names, else in the group's preferred one."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+
+from concerto.api.predictivehpa import ObjectReference
+from concerto.kube.discovery import Kinds, UnknownKind
+from support.faulty_server import faulty
+
+SERVED = {
+    "/apis/example.com": {"preferredVersion": {"version": "v2"}},
+    **{
+        f"/apis/example.com/{version}": {"resources": [{"name": "webs", "kind": "Web", "namespaced": True}]}
+        for version in ("v1", "v2")
+    },
+}
+
+
+async def serve(request: web.Request) -> web.StreamResponse:
+    found = SERVED.get(request.path)
+    return web.json_response(found or {}, status=404 if found is None else 200)
+
+
+def web_in(version: str, kind: str = "Web") -> ObjectReference:
+    return ObjectReference(kind, "w", f"example.com/{version}")
+
+
+async def test_a_kind_is_asked_for_in_the_version_of_its_reference() -> None:
+    now = 0.0
+    async with faulty([serve]) as server:
+        kinds = Kinds(server.session, lambda: now)
+        for _ in range(2):
+            assert [(await kinds.find(web_in(v))).version for v in ("v1", "v2", "v3")] == ["v1", "v2", "v2"]
+        asked = len(server.seen)
+        with pytest.raises(UnknownKind):
+            await kinds.find(web_in("v1", "Nothing"))
+        assert len(server.seen) > asked
+        now = 301.0
+        for number in range(10):
+            await kinds.find(web_in(f"v{number}"))
+            now += 301.0
+        assert len(kinds._cache) == 1, "what users have asked for is not kept for ever"
