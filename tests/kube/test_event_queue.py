@@ -178,3 +178,12 @@ async def test_a_note_too_long_for_the_server_is_cut(note: str) -> None:
     assert 1020 < len(notes[0].encode()) <= 1024
     assert notes[0][-1] == "…"
     assert note.startswith(notes[0][:-1])
+
+
+async def test_a_series_that_begins_again_is_not_the_first_to_be_forgotten() -> None:
+    async with await Session.open(ClusterConfig("http://127.0.0.1:1")) as session:
+        settings = EventSettings(max_series=2, series_window_seconds=-1.0)  # so that nothing joins a series
+        recorder = EventRecorder(session, "test", "one", settings=settings)
+        for name in ("a", "b", "a", "c"):
+            scheduled(recorder, name)
+        assert [key[0] for key in recorder._series] == ["uid-a", "uid-c"]

@@ -137,13 +137,13 @@ class EventRecorder:
         series = self._series.get(key)
         if series is not None and now - series.recorded_at <= self._settings.series_window_seconds:
             series.count += 1
-            self._series.move_to_end(key)
         else:
             occurrence = Occurrence(about, type, reason, note, action, other)
             event = build_event(occurrence, self._reporter, now=moment, suffix=f"{random.getrandbits(24):06x}")
             metadata = event["metadata"]
             series = _Series(key, event, EVENTS.path(metadata["namespace"], metadata["name"]))
             self._series[key] = series
+        self._series.move_to_end(key)
         series.recorded_at, series.last_observed = now, moment
         if self._is_due(series, now):
             self._enqueue(series)
