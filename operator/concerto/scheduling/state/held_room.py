@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from concerto.api.podgroup import GroupKey
+from concerto.scheduling.state.doubling_waits import DoublingWaits
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,11 @@ class HeldRoom:
     def __init__(self, settings: HeldRoomSettings | None = None) -> None:
         self.holder: GroupKey | None = None
         self.until = 0.0
-        self._settings = settings or HeldRoomSettings()
+        self._settings = settings = settings or HeldRoomSettings()
         self._waits_since: dict[GroupKey, float] = {}
         self._rest_until = 0.0
-        self._in_vain: dict[str, tuple[int, float]] = {}  # by namespace: how often, and the end of the wait
+        # Namespaces whose gangs have held room in vain
+        self._in_vain: DoublingWaits[str] = DoublingWaits(2.0 * settings.hold_seconds, settings.max_wait_seconds)
 
     def ask(self, key: GroupKey, now: float) -> bool:
         """A gang finds room for some of its pods only; returns whether it holds that room for now."""
@@ -49,7 +51,7 @@ class HeldRoom:
         if self.holder is not None:
             return self.holder == key
         settings = self._settings
-        may = now - since >= settings.patience_seconds and now >= self._in_vain.get(key[0], (0, 0.0))[1]
+        may = now - since >= settings.patience_seconds and not self._in_vain.waits(key[0], now)
         if not may or now < self._rest_until:
             return False
         self.holder, self.until = key, now + settings.hold_seconds
@@ -63,13 +65,8 @@ class HeldRoom:
         """Returns whether a turn has ended in vain."""
         if self.holder is None or now < self.until:
             return False
-        namespace, settings = self.holder[0], self._settings
-        longest = settings.max_wait_seconds
-        self._in_vain = {each: wait for each, wait in self._in_vain.items() if now < wait[1] + longest}
-        times = self._in_vain.get(namespace, (0, now))[0] + 1
-        seconds = settings.hold_seconds * 2.0 ** min(times, 32)
-        self._in_vain[namespace] = (times, now + min(seconds, longest))
-        self._rest_until = now + settings.hold_seconds
+        self._in_vain.begin(self.holder[0], now)
+        self._rest_until = now + self._settings.hold_seconds
         self.holder = None
         return True
 
@@ -77,7 +74,7 @@ class HeldRoom:
         """The gang has found nodes."""
         if self.holder == key:
             self.holder = None
-            self._in_vain.pop(key[0], None)
+            self._in_vain.forget(key[0])
         self._waits_since.pop(key, None)
 
     def pass_on(self, key: GroupKey) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from concerto.scheduling.state.doubling_waits import DoublingWaits
+
 
 @dataclass(frozen=True)
 class RefusedDeletionsSettings:
@@ -22,8 +24,8 @@ class RefusedDeletions:
     """Pods by UID, and until when each is not evicted."""
 
     def __init__(self, settings: RefusedDeletionsSettings | None = None) -> None:
-        self._settings = settings or RefusedDeletionsSettings()
-        self._waits: dict[str, tuple[int, float]] = {}  # by UID, refusals, and the end of the wait
+        settings = settings or RefusedDeletionsSettings()
+        self._waits: DoublingWaits[str] = DoublingWaits(settings.first_wait_seconds, settings.max_wait_seconds)
 
     def __bool__(self) -> bool:
         """Whether a deletion was refused lately."""
@@ -31,16 +33,12 @@ class RefusedDeletions:
 
     def refused(self, uid: str, now: float) -> None:
         """The API server has refused to delete the pod."""
-        longest = self._settings.max_wait_seconds
-        self._waits = {each: wait for each, wait in self._waits.items() if now < wait[1] + longest}
-        times = self._waits.get(uid, (0, now))[0] + 1
-        seconds = self._settings.first_wait_seconds * 2.0 ** min(times - 1, 32)
-        self._waits[uid] = (times, now + min(seconds, longest))
+        self._waits.begin(uid, now)
 
     def times(self, uid: str) -> int:
         """How often its deletion was refused."""
-        return self._waits.get(uid, (0, 0.0))[0]
+        return self._waits.times(uid)
 
     def waits(self, uid: str, now: float) -> bool:
         """Whether the pod is not to be evicted now."""
-        return now < self._waits.get(uid, (0, now))[1]
+        return self._waits.waits(uid, now)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from concerto.scheduling.state.doubling_waits import DoublingWaits
+
 
 @dataclass(frozen=True)
 class SlowGangsSettings:
@@ -22,32 +24,23 @@ class SlowGangsSettings:
     max_wait_seconds: float = 300.0
 
 
-@dataclass(slots=True)
-class _Wait:
-    times: int
-    until: float
-    pods: int
-
-
 class SlowGangs:
     """Waits by namespace, for gangs with at least as many pods as the smallest whose search took too long."""
 
     def __init__(self, settings: SlowGangsSettings | None = None) -> None:
-        self._settings = settings or SlowGangsSettings()
-        self._waits: dict[str, _Wait] = {}
+        settings = settings or SlowGangsSettings()
+        self._waits: DoublingWaits[str] = DoublingWaits(settings.first_wait_seconds, settings.max_wait_seconds)
+        self._fewest_pods: dict[str, int] = {}  # of a gang whose search took too long
 
     def waits(self, namespace: str, pods: int, now: float) -> bool:
         """Whether a gang of so many pods has to wait."""
-        wait = self._waits.get(namespace)
-        return wait is not None and pods >= wait.pods and now < wait.until
+        return self._waits.waits(namespace, now) and pods >= self._fewest_pods[namespace]
 
     def took_too_long(self, namespace: str, pods: int, now: float) -> float:
         """Note a search for a gang of so many pods; returns when the next one may begin, in seconds since the epoch."""
-        settings = self._settings
-        self._waits = {each: wait for each, wait in self._waits.items() if now < wait.until + settings.max_wait_seconds}
-        wait = self._waits.setdefault(namespace, _Wait(0, now, pods))
-        seconds = settings.first_wait_seconds * 2.0 ** min(wait.times, 32)
-        wait.times += 1
-        wait.until = now + min(seconds, settings.max_wait_seconds)
-        wait.pods = min(wait.pods, pods)
-        return wait.until
+        until = self._waits.begin(namespace, now)
+        if self._waits.times(namespace) > 1:
+            pods = min(pods, self._fewest_pods[namespace])
+        self._fewest_pods[namespace] = pods
+        self._fewest_pods = {each: fewest for each, fewest in self._fewest_pods.items() if each in self._waits}
+        return until
