@@ -25,9 +25,9 @@ class ClaimUsers:
         """The rows with a pod that uses the claim, once for each such pod."""
         return tuple(self._claims.get(claim, Counter()).elements())
 
-    def claims(self) -> list[ClaimKey]:
-        """All claims that a pod on a node uses."""
-        return list(self._claims)
+    def are_there(self, claim: ClaimKey) -> bool:
+        """Whether any pod on a node uses the claim."""
+        return claim in self._claims
 
     def number_of_pods(self, claim: ClaimKey, counted: Bools) -> int:
         """How many pods name the claim in their volumes, on the rows that are counted."""

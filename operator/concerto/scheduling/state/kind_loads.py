@@ -189,11 +189,6 @@ class KindLoads(PodIndex):
             return math.inf
         return sum(max(0, counts[key] - have_room.get(key, 0)) * self.cost_of(pod).share for key, pod in kinds.items())
 
-    def committed(self, key: str, row: int) -> float:
-        """Cores of the row's node that are committed to pods of one kind."""
-        known = self._kinds.get(key)
-        return 0.0 if known is None else known.cost.share * known.pods.get(row, 0)
-
     def on_row(self, row: int) -> list[tuple[str, Cost, int]]:
         """Kinds with pods on the row's node: key, cost of one pod, and number of pods; those that take most first."""
         found = [(key, known.cost, known.pods[row]) for key, known in self._kinds.items() if row in known.pods]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.scheduling.state.node_account import NodeAccount, Room
 
@@ -36,11 +34,6 @@ class NodeAccounts:
         """Whether anything is promised on the node."""
         account = self._by_name.get(node)
         return account is not None and (account.promised != 0 or account.held != 0)
-
-    def live(self, node: str) -> Set[str]:
-        """UIDs of the pods assigned or bound to the node that have not ended."""
-        account = self._by_name.get(node)
-        return account.live.keys() if account is not None else frozenset()
 
     def in_flight(self, node: str) -> int:
         """Units assigned or bound to the node that its agent has not observed."""

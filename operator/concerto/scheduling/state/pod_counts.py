@@ -81,13 +81,11 @@ class _Count:
 
     Attributes:
         column: how many are on each row.
-        version: grows with each change.
         parts: of the selection.
         comparisons: that it took.
     """
 
     column: Ints
-    version: int
     parts: int
     comparisons: int
 
@@ -97,7 +95,6 @@ class PodCounts(PodIndex):
 
     def __init__(self) -> None:
         self._width = 0
-        self._changes = 0
         self._pods: dict[str, dict[str, tuple[PodView, int]]] = {}  # by namespace and UID
         self._counts: OrderedDict[PodSelection, _Count] = OrderedDict()
         self._parts = 0  # of all of them
@@ -124,10 +121,6 @@ class PodCounts(PodIndex):
                 raise TooManyComparisons(_TOO_MANY)
             columns.append(count.column)
         return columns
-
-    def version(self, selection: PodSelection) -> int:
-        """Grows with each change of the counts."""
-        return self._count(selection, MAX_COMPARISONS).version
 
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
@@ -158,8 +151,6 @@ class PodCounts(PodIndex):
         for selection, count in self._counts.items():
             if selection.matches(pod):
                 count.column[row] += sign
-                self._changes += 1
-                count.version = self._changes
 
     def _count(self, selection: PodSelection, max_comparisons: int) -> _Count:
         count = self._counts.get(selection)
@@ -173,9 +164,8 @@ class PodCounts(PodIndex):
         while self._counts and (len(self._counts) >= MAX_COUNTS or self._parts + parts > MAX_PARTS):
             self._parts -= self._counts.popitem(last=False)[1].parts
         self._parts += parts
-        self._changes += 1  # a count that was dropped and is made again has another version
         column = np.zeros(self._width, dtype=np.int64)
-        count = self._counts[selection] = _Count(column, self._changes, parts, comparisons)
+        count = self._counts[selection] = _Count(column, parts, comparisons)
         for pod, row in compared:
             if selection.matches(pod):
                 column[row] += 1

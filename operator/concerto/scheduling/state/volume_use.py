@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from concerto.api.pod import PodView
 from concerto.api.volume_migration import VolumeID
 from concerto.api.volumes import ClaimKey, CSINode, PersistentVolume, VolumeAttachment
@@ -13,7 +11,6 @@ from concerto.scheduling.state.attached_volumes import AttachedVolumes
 from concerto.scheduling.state.attachments import Attachments
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.claim_users import ClaimUsers
-from concerto.scheduling.state.columns import Bools, widened
 from concerto.scheduling.state.node_rows import NodeRows
 
 
@@ -39,12 +36,6 @@ class VolumeUse:
         self.attached = AttachedVolumes()
         self._counted: dict[ClaimKey, VolumeID | None] = {}  # of claims in use
         self.attachments = Attachments()
-        self._has_csi_node: Bools = np.zeros(0, dtype=np.bool_)
-
-    @property
-    def has_csi_node(self) -> Bools:
-        """By row, whether the node has a CSINode."""
-        return self._has_csi_node[: self._rows.size]
 
     # --- storage objects
 
@@ -99,7 +90,6 @@ class VolumeUse:
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
         self.attached.grow(width)
-        self._has_csi_node = widened(self._has_csi_node, width)
 
     def row_assigned(self, row: int) -> None:
         """The row stands for another node from now on, and no pod is on it."""
@@ -126,7 +116,7 @@ class VolumeUse:
         for key in _keys(pod):
             self._change(self._counted[key], None, row)
         for key in set(_keys(pod)):
-            if not self.users.rows_of(key):
+            if not self.users.are_there(key):
                 del self._counted[key]
         self.attached.remove_pod(pod.volumes.attached, row)
 
@@ -143,7 +133,6 @@ class VolumeUse:
             self.attached.detach(*counted)
 
     def _set_limits(self, row: int, csi_node: CSINode | None) -> None:
-        self._has_csi_node[row] = csi_node is not None
         self.attached.set_limits(row, {} if csi_node is None else csi_node.limits)
 
 
