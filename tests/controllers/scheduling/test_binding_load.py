@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+from concerto.controllers.scheduling import binding_load as module
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
 from concerto.kube import SessionSettings
 from support.binding_writes import writing
 
 SETTINGS = PipelineSettings()
 ALONE, AT_LEAST = SETTINGS.max_waiting_bindings, SETTINGS.min_waiting_bindings
+IN_ALL = SETTINGS.max_waiting_bindings_of_all
 STALLED = SETTINGS.stalled_seconds + 0.1
 
 
@@ -83,16 +85,54 @@ async def test_where_the_api_server_is_slow_to_answer_everybody_cycles_wait():
             assert not load.holds_back("one")
 
 
-@pytest.mark.parametrize(("others", "part"), [(1, ALONE // 2), (9, ALONE // 10), (99, AT_LEAST)])
-async def test_namespaces_with_bindings_have_equal_parts_of_those_that_may_wait(others, part):
+async def test_others_do_not_wait_once_more_for_a_namespace_that_had_stalled_until_one_of_its_bindings_ends():
     clock = Clock()
     load = BindingLoad(SETTINGS, clock)
-    async with writing(load, stuck=part, **{f"n{i}": 1 for i in range(others)}) as writes:
+    async with writing(load, stuck=ALONE + 1) as writes:
         clock.now += STALLED
-        assert not load.holds_back("stuck")
-        await writes.begin("stuck")
+        await writes.end("stuck", ALONE + 1)  # all of them took long
+        await writes.begin("stuck", ALONE + 1)
+        async with asyncio.timeout(20):
+            await load.wait_for_room()
         assert load.holds_back("stuck")
-        assert not any(load.holds_back(f"n{i}") for i in range(others))
+        await writes.end("stuck")
+        await writes.begin("stuck")
+        waiting = asyncio.ensure_future(load.wait_for_room())
+        await asyncio.sleep(0.05)
+        assert not waiting.done(), "it answers again"
+        await writes.end("stuck", ALONE + 1)
+        await waiting
+        clock.now += STALLED
+        await writes.begin("stuck", ALONE + 1)
+        assert load.busy, "its last ones did not hang"
+
+
+async def test_no_more_is_remembered_of_namespaces_that_come_and_go_than_of_so_many():
+    clock = Clock()
+    load = BindingLoad(SETTINGS, clock)
+    for number in range(2 * module._MAX_REMEMBERED):
+        load.begin(f"n{number}")
+        clock.now += STALLED
+        load.end(f"n{number}")
+    assert len(load._stalled) == module._MAX_REMEMBERED
+
+
+@pytest.mark.parametrize(
+    ("others", "part"),
+    [(1, ALONE // 2), (9, ALONE // 10), (99, AT_LEAST), (499, IN_ALL // 500), (IN_ALL, 0)],
+)
+def test_namespaces_with_bindings_have_equal_parts_of_those_that_may_wait(others, part):
+    clock = Clock()
+    load = BindingLoad(SETTINGS, clock)
+    for number in range(others):
+        load.begin(f"n{number}")
+    for _ in range(max(part, 1)):
+        load.begin("stuck")
+    clock.now += STALLED
+    assert load.holds_back("stuck") == (not part)
+    load.begin("stuck")
+    assert load.holds_back("stuck")
+    assert not part or not any(load.holds_back(f"n{number}") for number in range(others))
 
 
 async def test_the_end_of_a_binding_that_lets_a_namespace_go_on_is_news_and_no_other_is():

@@ -96,6 +96,37 @@ async def test_pods_whose_bindings_hang_keep_none_of_another_namespace_from_its_
             await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_pod_whose_binding_finds_no_place_beside_those_that_hang_is_decided_on_again():
+    release, patient = asyncio.Event(), PipelineSettings(binding_timeout_seconds=3600.0, shutdown_grace_seconds=0.0)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/binding"):
+            await release.wait()
+        return await stores_and_binds(request)
+
+    async with faulty([answer]) as server:
+        made = scheduling(server.session, time.time, settings=patient)
+        made.use(reservations={"unboundTTL": "1s"})
+        cluster = made.parts.cluster
+        cluster.set_node(node("n", allocatable={"pods": 200}))
+        cluster.set_capacity(capacity("n", 200.0, at=time.time()), time.time())
+        for number in range(100):
+            made.informers.pods.on_change(None, raw_pod(f"stuck-{number}", namespace="stuck", **TINY))
+        running = asyncio.create_task(made.scheduler.run())
+        try:
+            await eventually(lambda: len(made.pipeline._binding) == 100)
+            await eventually(lambda: len(made.pipeline._binding) == 48)
+            notes = [series.event["note"] for series in made.context.recorder._series.values()]
+            assert len(notes) == 52
+            assert {"does not answer to bindings that came before" in note for note in notes} == {True}
+            release.set()
+            await eventually(lambda: all(cluster.is_bound(f"uid-stuck-{number}") for number in range(100)))
+        finally:
+            release.set()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_no_pod_of_another_namespace_takes_the_room_of_one_of_a_higher_priority_while_bindings_take_their_time():
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path.endswith("/binding"):

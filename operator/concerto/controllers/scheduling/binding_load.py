@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from concerto.controllers.runtime.fair_places import FairPlaces
 
 _LOOK_SECONDS = 0.5
+_MAX_REMEMBERED = 1000
+"""Namespaces of which it is remembered that they had stalled."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class PipelineSettings:
         max_waiting_bindings: such writes in flight and waiting, beyond which no cycle starts. Those of namespaces that
             have stalled do not count. Of these, each has an equal part of as many, and while it has more, none of its
             pods is decided on.
-        min_waiting_bindings: such a part at least.
+        min_waiting_bindings: such a part at least, where so many namespaces have writes that fewer would be left.
+        max_waiting_bindings_of_all: the equal parts of all namespaces together; each takes about 8 KiB of memory.
         stalled_seconds: a namespace has stalled if it has writes, and none has ended for so long that took less. It is
             longer than a binding's timeout: where the API server is slow to answer everybody, no namespace has stalled.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
@@ -44,6 +47,7 @@ class PipelineSettings:
     min_cycle_interval_beside_preemptions_seconds: float = 0.25
     max_waiting_bindings: int = 250
     min_waiting_bindings: int = 16
+    max_waiting_bindings_of_all: int = 4000
     stalled_seconds: float = 5.0
     binding_timeout_seconds: float = 4.0
     shutdown_grace_seconds: float = 2.0
@@ -84,11 +88,15 @@ class BindingLoad:
         self._clock = clock
         self._places = FairPlaces(settings.max_concurrent_bindings)
         self._writes: dict[str, _Writes] = {}  # by namespace
+        self._stalled: dict[str, float] = {}  # `moved_at` of namespaces that have no writes, and had stalled
         self._ended = asyncio.Event()
 
     def begin(self, namespace: str) -> None:
         """A write that places a pod of the namespace is to be made."""
-        self._writes.setdefault(namespace, _Writes(self._clock())).number += 1
+        if namespace not in self._writes:
+            # Those of a namespace that had stalled are likely to hang once more: others do not wait to see it again
+            self._writes[namespace] = _Writes(self._stalled.pop(namespace, self._clock()))
+        self._writes[namespace].number += 1
 
     def end(self, namespace: str) -> None:
         """A write that has begun was made, or is not made after all."""
@@ -98,6 +106,10 @@ class BindingLoad:
         self._ended.set()
         if not writes.number:
             del self._writes[namespace]
+            if writes.moved_at < self._stalled_before:
+                self._stalled[namespace] = writes.moved_at
+                if len(self._stalled) > _MAX_REMEMBERED:
+                    del self._stalled[next(iter(self._stalled))]
         if self._max_waiting > max_waiting or (might_be_held_back and not self.holds_back(namespace)):
             self.on_let_go()
 
@@ -172,5 +184,6 @@ class BindingLoad:
     @property
     def _max_waiting(self) -> int:
         """Writes that a namespace may have once it has stalled."""
-        settings = self._settings
-        return max(settings.min_waiting_bindings, settings.max_waiting_bindings // max(len(self._writes), 1))
+        settings, namespaces = self._settings, max(len(self._writes), 1)
+        at_least = min(settings.min_waiting_bindings, settings.max_waiting_bindings_of_all // namespaces)
+        return max(at_least, settings.max_waiting_bindings // namespaces)

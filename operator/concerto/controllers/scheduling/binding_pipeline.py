@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from concerto.api.podgroup import GroupKey
@@ -188,7 +189,12 @@ class BindingPipeline:
         give_up = profile.settings.unbound_ttl_seconds if profile else BinderSettings.give_up_after_seconds
         settings = BinderSettings(self._settings.binding_timeout_seconds, give_up_after_seconds=give_up)
         failures = self._context.metrics.write_failures
-        async with self._load.place(decision.pod.namespace):
+        async with AsyncExitStack() as place:
+            try:
+                async with asyncio.timeout(give_up):
+                    await place.enter_async_context(self._load.place(decision.pod.namespace))
+            except TimeoutError:
+                return BindOutcome(BindResult.REFUSED, "the API server does not answer to bindings that came before")
             return await bind(
                 self._context.session,
                 decision.pod,
