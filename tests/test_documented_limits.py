@@ -15,12 +15,13 @@ from concerto.controllers.autoscaling.sources import answers, prometheus
 from concerto.controllers.autoscaling.state import State
 from concerto.controllers.autoscaling.status import selector_status
 from concerto.controllers.autoscaling.tracked import ObjectEvents, TrackedObject
+from concerto.controllers.runtime import slow_turns
 from concerto.controllers.scheduling.binding_load import PipelineSettings
 from concerto.controllers.scheduling.eviction import EvictionSettings
 from concerto.controllers.scheduling.pod_group_status import PodGroupStatusSettings
 from concerto.controllers.scheduling.preemption import PreemptionSettings
 from concerto.controllers.scheduling.unschedulable import ReporterSettings
-from concerto.kube import transport
+from concerto.kube import SessionSettings, transport
 from concerto.kube.access_review import MAX_TOKEN_BYTES
 from concerto.kube.lease import LeaseSettings
 from concerto.scheduling.gangs import gang
@@ -60,6 +61,10 @@ STATED: dict[tuple[str, str], float] = {
     ("architecture", "starts while more than N bindings wait"): PIPELINE.max_waiting_bindings,
     ("architecture", "of which none has ended for N s"): PIPELINE.stalled_seconds,
     ("architecture", "of the N, at least"): PIPELINE.max_waiting_bindings,
+    ("architecture", "has an equal part of N"): PIPELINE.max_waiting_bindings_of_all,
+    ("architecture", "An event is given up after N s"): 2 * SessionSettings.request_timeout_seconds,
+    ("architecture", "and N no status of one kind"): slow_turns.MAX_SLOW + 1,
+    ("architecture", "holds up others for N ms"): 1000 * slow_turns.SLOW_SECONDS,
     ("architecture", "finishes bindings for up to N s"): PIPELINE.shutdown_grace_seconds,
     ("capacity-control", "A SubspaceSnapshot holds N kinds"): table.MAX_ENTRIES,
     ("capacity-control", "decides by up to N of all nodes"): cluster_kinds.MAX_KNOWN,

@@ -5,11 +5,14 @@ Nodes are mere API objects. The webhook is a socket that takes connections and s
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -38,14 +41,18 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
 
 
 @contextmanager
-def hanging(cluster: Cluster, namespace: str, resource: str) -> Iterator[None]:
-    """Creations of the resource in the namespace get no answer from a webhook while the context is open."""
+def hanging(
+    cluster: Cluster, namespace: str, resource: str, group: str = "", operation: str = "CREATE"
+) -> Iterator[None]:
+    """Such writes of the resource in the namespace get no answer from a webhook while the context is open."""
     name = f"hanging-{uuid.uuid4().hex[:8]}"
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
         webhook: dict[str, Any] = {
             "name": "hanging.e2e.concerto.dev",
             "clientConfig": {"url": f"https://127.0.0.1:{silent.getsockname()[1]}/"},
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}],
+            "rules": [
+                {"apiGroups": [group], "apiVersions": ["*"], "operations": [operation], "resources": [resource]}
+            ],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
             "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 30, "failurePolicy": "Fail",
         }  # fmt: skip
@@ -91,4 +98,72 @@ def test_bindings_that_hang_in_one_namespace_hold_up_no_other(concerto_cluster, 
         return all(each["spec"].get("nodeName") for each in cluster.get("pods", "-n", stuck)["items"])
 
     eventually("they are bound once the webhook is gone", all_bound)
+    cluster.remove_namespace(stuck)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write that the operator makes about an object.
+
+    Attributes:
+        of: resource, API group and operation.
+        build: given a namespace and a name, the object.
+        is_seen: given the cluster, a namespace and a name, whether it was made.
+    """
+
+    of: tuple[str, str, str]
+    build: Callable[[str, str], dict[str, Any]]
+    is_seen: Callable[[Cluster, str, str], object]
+
+
+def concerto_object(kind: str, spec: dict[str, Any]) -> Callable[[str, str], dict[str, Any]]:
+    def build(namespace: str, name: str) -> dict[str, Any]:
+        metadata = {"namespace": namespace, "name": name}
+        return {"apiVersion": "concerto.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+    return build
+
+
+def has_status(resource: str) -> Callable[[Cluster, str, str], object]:
+    return lambda cluster, namespace, name: cluster.get(resource, name, "-n", namespace).get("status")
+
+
+WRITES = {
+    "events": Write(
+        ("events", "events.k8s.io", "CREATE"), pod, lambda cluster, *whose: events(cluster, *whose, "Scheduled")
+    ),
+    "statuses of PodReservations": Write(
+        ("podreservations/status", "concerto.dev", "UPDATE"),
+        concerto_object("PodReservation", {"podSelector": {"matchLabels": {"of": "nobody"}}, "count": 1}),
+        has_status("podreservations"),
+    ),
+    "statuses of PodCPUBindings": Write(
+        ("podcpubindings/status", "concerto.dev", "UPDATE"),
+        concerto_object("PodCPUBinding", {"podName": "nobody", "cpuSet": [{"cpuID": 0}]}),
+        has_status("podcpubindings"),
+    ),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_writes_that_hang_in_one_namespace_hold_up_none_of_another(concerto_cluster, operator, namespace, write):
+    cluster, stuck = concerto_cluster, f"stuck-{uuid.uuid4().hex[:8]}"
+    cluster.make_namespace(stuck)
+    numbers = itertools.count()
+
+    def hangs() -> bool:
+        cluster.apply(write.build(stuck, name := f"first-{next(numbers)}"))
+        time.sleep(3.0)
+        return not write.is_seen(cluster, stuck, name)
+
+    with hanging(cluster, stuck, *write.of):
+        eventually("such a write hangs", hangs)
+        names = [f"o{i}" for i in range(40)]
+        items = [write.build(stuck, name) for name in names]
+        cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        cluster.apply(write.build(namespace, "free"))
+        eventually(
+            "that of another namespace is made", lambda: write.is_seen(cluster, namespace, "free"), WITHIN_SECONDS
+        )
+        assert not any(write.is_seen(cluster, stuck, name) for name in names)
     cluster.remove_namespace(stuck)

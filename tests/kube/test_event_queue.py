@@ -10,6 +10,7 @@ from concerto.kube import ClusterConfig, Object, Session
 from concerto.kube.events import EventRecorder, EventSettings, Occurrence, Reporter, build_event, build_reference
 from support.event_recorders import running
 from support.faulty_server import faulty, hangs_up, refuses, says
+from support.step_counts import steps_of
 
 
 def pod(name: str, namespace: str = "ns") -> Object:
@@ -74,6 +75,68 @@ async def test_a_full_queue_drops_counts_before_events_and_the_oldest_first() ->
         *events, count = bodies
         assert [event["regarding"]["name"] for event in events] == ["c", "d", "e"]
         assert count["series"]["count"] == 2
+
+
+async def test_a_namespace_with_many_events_that_wait_loses_some_of_its_own() -> None:
+    async with await Session.open(ClusterConfig("http://127.0.0.1:1")) as session:
+        recorder = EventRecorder(session, "test", "one", settings=EventSettings(queue_length=5))
+        recorder.record(pod("one", "quiet"), reason="Scheduled", note="done", action="Binding")
+        for i in range(100):
+            scheduled(recorder, f"pod-{i}")
+        assert recorder.dropped == 96
+        assert [each.namespace for each in recorder._series.values()].count("quiet") == 1
+
+
+async def test_events_whose_writes_hang_keep_none_of_another_namespace_from_being_written() -> None:
+    release = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "/namespaces/ns/" in request.path:
+            await release.wait()
+        return web.json_response({}, status=201)
+
+    async with faulty([answer]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            for i in range(100):
+                scheduled(recorder, f"pod-{i}")
+            await server.asked(8)
+            recorder.record(pod("one", "quiet"), reason="Scheduled", note="done", action="Binding")
+            try:
+                await server.asked(9)
+                assert [line.split("/")[5] for line in server.seen] == 8 * ["ns"] + ["quiet"]
+            finally:
+                release.set()
+            assert await recorder.drain(20)
+            assert recorder.written == 101
+
+
+async def steps_of_an_event_beside(namespaces: int) -> int:
+    """To record it, and to find that it may not be written yet: as many as may be are in flight."""
+    release = asyncio.Event()
+
+    async def hangs(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.Response(status=201, text="{}")
+
+    async with faulty([hangs]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+
+        def record() -> None:
+            scheduled(recorder, "another")
+            assert not recorder._has_turn()
+
+        async with running(recorder):
+            for i in range(namespaces):
+                recorder.record(pod(f"p{i}", f"n{i}"), reason="Scheduled", note="done", action="Binding")
+            await server.asked(recorder._settings.concurrency)
+            steps = steps_of(record)
+        release.set()
+        return steps
+
+
+async def test_an_event_costs_no_more_where_events_of_many_namespaces_wait() -> None:
+    assert await steps_of_an_event_beside(200) == await steps_of_an_event_beside(20)
 
 
 async def test_recording_does_not_wait_for_a_server_that_is_away() -> None:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import random
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from concerto.api.timestamps import format_micro_timestamp
 from concerto.kube.errors import ApiError, KubeError, NotFound, OutcomeUnknown
+from concerto.kube.namespace_lanes import NamespaceLanes
 from concerto.kube.resources import EVENTS
 from concerto.kube.session import Object, Session
 
@@ -31,8 +32,10 @@ class EventSettings:
         rate_per_second: maximal rate of writes.
         busy_rate_per_second: maximal rate while the component has more important writes to send.
         burst_seconds: writes of so much time are sent together, because waking up for each costs as much as writing it.
-        concurrency: maximal number of writes in flight.
-        queue_length: maximal number of events that wait to be written.
+        concurrency: maximal number of writes in flight. A namespace has another one only while it has fewer than may
+            still begin: half of them if it is alone. So one whose writes hang holds up its own events.
+        queue_length: maximal number of events that wait to be written. Beyond it, a namespace loses one of which most
+            wait.
         max_series: maximal number of series that a repetition can still join; about 2 KiB each.
         series_window_seconds: the same event recorded again within this time of the last joins its series.
         series_interval_seconds: between two writes of one series' count.
@@ -41,7 +44,7 @@ class EventSettings:
     rate_per_second: float = 400.0
     busy_rate_per_second: float = 40.0
     burst_seconds: float = 0.1
-    concurrency: int = 8
+    concurrency: int = 16
     queue_length: int = 10_000
     max_series: int = 4096
     series_window_seconds: float = 360.0
@@ -61,6 +64,11 @@ class _Series:
     written_at: float = field(default=float("-inf"))
     last_observed: float = 0.0  # epoch
     pending: bool = False  # in the queue or in flight; both at once would create it twice
+
+    @property
+    def namespace(self) -> str:
+        """Where the event lives."""
+        return str(self.event["metadata"]["namespace"])
 
 
 class EventRecorder:
@@ -99,9 +107,10 @@ class EventRecorder:
         self._settings = settings or EventSettings()
         self._busy = busy
         self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()  # least recently recorded first
-        self._creations: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
-        self._counts: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        self._creations: NamespaceLanes[_Series] = NamespaceLanes()
+        self._counts: NamespaceLanes[_Series] = NamespaceLanes()
         self._in_flight: set[asyncio.Task[None]] = set()
+        self._writing: Counter[str] = Counter()  # events in flight, by namespace
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -152,12 +161,11 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write what is recorded, until cancelled."""
-        slots = asyncio.Semaphore(self._settings.concurrency)
         next_write = 0.0
         sweep_at = 0.0
         try:
             while True:
-                if not self._is_waiting():
+                if not self._has_turn():
                     self._work.clear()
                     try:
                         async with asyncio.timeout(self._settings.series_interval_seconds):
@@ -168,9 +176,8 @@ class EventRecorder:
                 if now >= sweep_at:
                     self._sweep(now)
                     sweep_at = now + self._settings.series_interval_seconds
-                if not self._is_waiting():
+                if not self._has_turn():
                     continue
-                await slots.acquire()
                 rate = self._settings.rate_per_second
                 if self._busy() and not self._draining:
                     rate = self._settings.busy_rate_per_second
@@ -178,10 +185,9 @@ class EventRecorder:
                 next_write = max(next_write, now) + 1.0 / rate
                 if next_write - now > self._settings.burst_seconds:
                     await asyncio.sleep(next_write - now)
-                _, series = (self._creations or self._counts).popitem(last=False)
-                task = asyncio.create_task(self._write(series, slots))
-                self._in_flight.add(task)
-                task.add_done_callback(self._written)
+                series = self._creations.take(self._may_write) or self._counts.take(self._may_write)
+                if series is not None:  # it was not dropped meanwhile
+                    self._begin(series)
         finally:
             for task in self._in_flight:
                 task.cancel()
@@ -207,8 +213,19 @@ class EventRecorder:
             self._draining = False
         return True
 
-    def _is_waiting(self) -> bool:
-        return bool(self._creations or self._counts)
+    def _has_turn(self) -> bool:
+        if len(self._in_flight) >= self._settings.concurrency:
+            return False  # nor may any namespace write, of which there may be very many
+        return self._creations.has_turn(self._may_write) or self._counts.has_turn(self._may_write)
+
+    def _may_write(self, namespace: str) -> bool:
+        return self._writing[namespace] < self._settings.concurrency - len(self._in_flight)
+
+    def _begin(self, series: _Series) -> None:
+        task = asyncio.create_task(self._write(series))
+        self._in_flight.add(task)
+        self._writing[series.namespace] += 1
+        task.add_done_callback(lambda task: self._written(task, series.namespace))
 
     def _is_due(self, series: _Series, now: float) -> bool:
         if series.written_count <= 1:  # not created yet, or the first repetition
@@ -223,15 +240,15 @@ class EventRecorder:
         if len(self._creations) + len(self._counts) >= self._settings.queue_length:
             # A count says less than an event that is not there yet, and the next sweep brings it up to date
             if self._counts:
-                self._counts.popitem(last=False)[1].pending = False
+                self._counts.take_of_most().pending = False
             elif series.written_count:
                 return
             else:
-                key, lost = self._creations.popitem(last=False)
+                lost = self._creations.take_of_most()
                 lost.pending = False
-                self._series.pop(key, None)  # or the next sweep would push out another for it
+                self._series.pop(lost.key, None)  # or the next sweep would push out another for it
                 self.dropped += 1
-        (self._counts if series.written_count else self._creations)[series.key] = series
+        (self._counts if series.written_count else self._creations).put(series.namespace, series.key, series)
         series.pending = True
         self._idle.clear()
         self._work.set()
@@ -244,7 +261,7 @@ class EventRecorder:
             elif not series.pending and now - series.recorded_at > self._settings.series_window_seconds:
                 del self._series[series.key]
 
-    async def _write(self, series: _Series, slots: asyncio.Semaphore) -> None:
+    async def _write(self, series: _Series) -> None:
         count = series.count
         series_fields = {"count": count, "lastObservedTime": format_micro_timestamp(series.last_observed)}
         try:
@@ -262,16 +279,19 @@ class EventRecorder:
             level = logging.DEBUG if isinstance(error, ApiError) and error.status in (403, 404) else logging.WARNING
             logger.log(level, "event %s not written: %s", series.path, error)
         finally:
-            slots.release()
             series.pending = False
             series.written_count = count
             series.written_at = time.monotonic()
             if self._is_due(series, series.written_at):
                 self._enqueue(series)
 
-    def _written(self, task: asyncio.Task[None]) -> None:
+    def _written(self, task: asyncio.Task[None], namespace: str) -> None:
         self._in_flight.discard(task)
-        if not self._is_waiting() and not self._in_flight:
+        self._writing[namespace] -= 1
+        if not self._writing[namespace]:
+            del self._writing[namespace]
+        self._work.set()
+        if not self._creations and not self._counts and not self._in_flight:
             self._idle.set()
 
     async def _create(self, event: Object) -> None:

@@ -61,7 +61,7 @@ class SessionSettings:
         max_requests: in flight at a time, watches not counted; others wait, and are not sent if their time runs out.
             It is more than all controllers of a process have in flight by limits of their own: requests of one that
             hang, as a webhook keeps them, must leave some to all others. Scheduling has 97 for bindings and their
-            records, 128 for nominations and evictions, and less than 100 for all else.
+            records, 128 for nominations and evictions, and less than 250 for all else.
     """
 
     connect_timeout_seconds: float = 5.0

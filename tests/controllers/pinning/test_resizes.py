@@ -18,7 +18,7 @@ from concerto.controllers.pinning.binding_objects import SIZE_ANNOTATION, build_
 from concerto.controllers.pinning.resizes import PodResizes
 from concerto.kube.events import EventRecorder
 from support.crd_schemas import problems
-from support.faulty_server import Answer, faulty, refuses
+from support.faulty_server import Answer, faulty, refuses, says
 from support.scheduling_builders import NOW, cluster_state, node, pod, profile, raw_pod
 from support.topologies import machine
 
@@ -163,7 +163,8 @@ async def test_where_there_is_no_room_the_pod_keeps_its_cpus_and_gets_an_event()
     ], "six CPUs of three cores, of which others have requested two"
 
 
-async def test_the_next_pod_of_the_node_waits_until_the_binding_before_it_is_validated():
+def with_neighbour() -> tuple[World, dict[str, Any]]:
+    """Two pods of the node that were resized, and the binding of the second one."""
     world = World(running("4"), binding("0-1"))
     other, theirs = running("4"), binding("5-6")
     for each in (other, theirs):
@@ -172,12 +173,44 @@ async def test_the_next_pod_of_the_node_waits_until_the_binding_before_it_is_val
     world.pods["default", "q"] = other
     world.cluster.set_pod(PodView.from_raw(other), NOW)
     world.cluster.set_cpu_binding(theirs)
+    return world, theirs
+
+
+async def test_the_next_pod_of_the_node_waits_until_the_binding_before_it_is_validated():
+    world, theirs = with_neighbour()
     judged = copy.deepcopy(world.obj)
     judged["metadata"]["generation"] = judged["status"]["observedGeneration"] = 2
     judged["metadata"]["annotations"][SIZE_ANNOTATION] = "4"
     judged["status"]["cpus"] = "0-3"
     assert await world.reconcile(theirs, judged, theirs) == [None, 1.0, None, None]
     assert world.cpus() == [[0, 1, 2, 3], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked"),
+    [(says(200, {"metadata": {"generation": 2}}), 1), (refuses(409, "Conflict"), 2), (refuses(404, "NotFound"), 2)],
+    ids=["written", "changed meanwhile", "gone"],
+)
+async def test_the_next_pod_of_the_node_waits_while_the_binding_before_it_is_being_written(answer, asked):
+    world, theirs = with_neighbour()
+    release = asyncio.Event()
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        if "/podcpubindings/p" in request.path:
+            await release.wait()
+        return await answer(request)
+
+    async with faulty([server]) as made:
+        recorder = EventRecorder(made.session, component="c", instance="i")
+        resizes = PodResizes(made.session, world.cluster, world.profiles, world.pods, recorder, lambda: True)
+        hanging = asyncio.create_task(resizes.reconcile(KEY, world.obj))
+        await made.asked(1)
+        assert await resizes.reconcile(("default", "q"), theirs) == 1.0
+        assert len(made.seen) == 1
+        release.set()
+        await hanging
+        await resizes.reconcile(("default", "q"), theirs)
+        assert len(made.seen) == asked
 
 
 def test_a_change_of_requests_or_of_what_the_node_reports_is_looked_at():

@@ -17,7 +17,7 @@ from concerto.kube import ApiError
 from concerto.kube.events import EventRecorder
 from concerto.pinning.validation import Verdict
 from support.crd_schemas import problems
-from support.faulty_server import Answer, faulty
+from support.faulty_server import Answer, Faulty, faulty
 
 NOW = "2026-03-01T12:00:00Z"
 OBJECT = {
@@ -226,6 +226,80 @@ async def test_a_status_that_can_not_be_written_keeps_no_other_binding_of_the_no
         await made.reconcile(("default", "c"), binding("c", 3))
         assert statuses == {"b": "Validated", "c": "Validated"}
         assert marked == ["a"], "it is tried again by itself"
+
+
+def in_two_namespaces(server: Faulty, marked: list[tuple[str | None, str]]) -> PodCPUBindingController:
+    """Bindings ``a`` of the namespace default and ``b`` of the namespace other, on one node; nothing is written yet."""
+    pods = {("default", "a"): pod("a", "n"), ("other", "b"): pod("b", "n")}
+    recorder = EventRecorder(server.session, component="c", instance="i")
+    made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+    made.mark = lambda namespace, name: marked.append((namespace, name))
+    made.load([theirs()])
+    return made
+
+
+def theirs(**over: object) -> dict[str, object]:
+    obj = binding("b", 1) | over
+    return obj | {"metadata": obj["metadata"] | {"namespace": "other"}}
+
+
+async def test_a_status_of_another_namespace_is_written_in_a_turn_of_its_own_which_is_asked_for_once():
+    statuses: dict[str, str] = {}
+    marked: list[tuple[str | None, str]] = []
+    async with faulty([takes(statuses)]) as server:
+        made = in_two_namespaces(server, marked)
+        for _ in range(3):
+            await made.reconcile(("default", "a"), binding("a", 0))
+        assert (statuses, marked) == ({"a": "Validated"}, [("other", "b")])
+        await made.reconcile(("other", "b"), theirs())
+        assert statuses == {"a": "Validated", "b": "Validated"}
+        await made.reconcile(("default", "a"), binding("a", 0))
+        assert marked == [("other", "b")]
+
+
+async def test_no_turn_is_asked_for_where_the_status_of_another_namespace_shows_the_verdict_as_after_a_restart():
+    marked: list[tuple[str | None, str]] = []
+    shown: dict[str, object] = {}
+
+    async def keeps(request: web.Request) -> web.StreamResponse:
+        shown.update(json.loads(await request.read())["status"])
+        return web.json_response(theirs(status=shown))
+
+    async with faulty([keeps]) as server:
+        await in_two_namespaces(server, marked).reconcile(("other", "b"), theirs())
+    marked.clear()
+    async with faulty([takes({})]) as server:
+        made = in_two_namespaces(server, marked)
+        made.load([theirs(status=shown)])
+        await made.reconcile(("default", "a"), binding("a", 0))
+        assert not marked
+
+
+async def test_a_verdict_that_changes_while_it_is_written_is_written_again():
+    statuses: dict[str, str] = {}
+    marked: list[tuple[str | None, str]] = []
+    release, kept = asyncio.Event(), takes(statuses)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "/namespaces/other/" in request.path:
+            await release.wait()
+        return await kept(request)
+
+    async with faulty([answer]) as server:
+        made = in_two_namespaces(server, marked)
+        hanging = asyncio.create_task(made.reconcile(("other", "b"), theirs()))
+        await server.asked(1)
+        older = binding("a", 1)
+        older |= {"metadata": older["metadata"] | {"creationTimestamp": "2026-03-01T11:00:00Z"}}
+        older |= {"spec": older["spec"] | {"exclusivenessLevel": "CPU"}}
+        await made.reconcile(("default", "a"), older)
+        assert statuses == {"a": "Validated"}
+        release.set()
+        await hanging
+        assert statuses == {"a": "Validated", "b": "Validated"}
+        assert marked.pop() == ("other", "b")
+        await made.reconcile(("other", "b"), theirs())
+        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
 
 
 async def test_bindings_are_judged_with_those_of_the_node_that_the_pod_is_on_now():

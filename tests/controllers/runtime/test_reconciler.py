@@ -19,6 +19,7 @@ from concerto.kube import Reflector
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_CPU_BINDINGS
 from support.faulty_server import Faulty, faulty
+from support.waiting import eventually
 
 NOW = "2026-03-01T12:00:00Z"
 FOUR = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
@@ -194,3 +195,28 @@ def bindings_come_and_go_in_a_standby(watched: Watched) -> None:
 )
 async def test_what_changed_is_read_and_comes_before_what_did_not(happens, turns, asked):
     assert await served(happens) == (turns, asked)
+
+
+async def test_an_object_whose_turn_hangs_keeps_those_of_its_namespace_waiting_and_no_others():
+    async with faulty([Collection()]) as server:
+        release, turns, ended = asyncio.Event(), [], []
+
+        async def reconcile(key: tuple[str, str], obj: Object | None) -> None:
+            turns.append(key)
+            if key == ("stuck", "a"):
+                await release.wait()
+            ended.append(key)
+
+        watched = Watched(server, Collection(), reconcile)
+        watched.queue.start()
+        for key in [("stuck", "a"), ("stuck", "b"), ("free", "c"), ("other", "d")]:
+            watched.queue.mark(*key)
+        running = asyncio.create_task(watched.queue.run())
+        try:
+            await eventually(lambda: len(turns) == 3)
+            await asyncio.sleep(0.05)
+            assert turns == [("stuck", "a"), ("free", "c"), ("other", "d")]
+            release.set()
+            await eventually(lambda: ended[2:] == [("stuck", "a"), ("stuck", "b")])
+        finally:
+            await stop(running)

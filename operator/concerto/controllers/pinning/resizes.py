@@ -162,13 +162,18 @@ class PodResizes:
             "cpuSet": [{"cpuID": cpu} for cpu in bits(placement.cpus)],
             "containers": list(containers_of(pod)) or None,
         }
-        await wait_unless_leading(self._may_write)
+        known = obj["metadata"].get("generation", 0)
+        # Where this takes long, other namespaces have turns: none of them is to find the same CPUs free meanwhile
+        self._unvalidated[pod.node_name] = (key, known + 1)
         try:
+            await wait_unless_leading(self._may_write)
             written = await self._session.patch(POD_CPU_BINDINGS.path(*key), {"metadata": metadata, "spec": spec})
         except NotFound:
             return None
         except Conflict:
             return _AGAIN_SECONDS  # its status was written meanwhile
+        finally:
+            self._unvalidated.pop(pod.node_name, None)
         cpus = format_cpu_list(bits(placement.cpus))
         logger.info("PodCPUBinding %s/%s: CPUs %s for a pod that was resized", *key, cpus)
         if written["metadata"]["generation"] != obj["metadata"].get("generation"):

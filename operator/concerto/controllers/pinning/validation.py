@@ -81,7 +81,8 @@ class PodCPUBindingController:
         self._index = BindingIndex(self._pod_of)
         self._fit_events = FitEvents(recorder)
         self._judged_on: dict[BindingKey, str] = {}  # the node that it was last judged on
-        self._written: dict[BindingKey, Verdict] = {}  # verdicts on nodes that are in the statuses
+        # Verdicts on nodes that are in the statuses, or are written in the bindings' own turns, which were asked for
+        self._written: dict[BindingKey, Verdict] = {}
         self._verdicts: dict[str, dict[BindingKey, Verdict]] = {}  # by node
         self._judge_again_at: dict[str, float] = {}  # by node
         self._asked: dict[BindingKey, tuple[int, str, float]] = {}  # generation, pod's UID, when first seen unanswered
@@ -145,14 +146,23 @@ class PodCPUBindingController:
         return max(self._patience_seconds - (time.monotonic() - asked[2]), 0.1)
 
     async def _write_verdicts(self, node: str, key: BindingKey) -> KubeError | None:
-        """Write the verdict on ``key`` and those that have changed; returns why that on ``key`` was not written."""
+        """Write the verdict on ``key`` and those that have changed; returns why that on ``key`` was not written.
+
+        Statuses of other namespaces are written in turns of their own, which go on beside a write that hangs.
+        """
         problem = None
         verdicts = self._judge(node)
         changed = [each for each, verdict in verdicts.items() if self._written.get(each) != verdict and each != key]
         for each in [*changed, *([key] if key in verdicts else [])]:
             self._judged_on[each] = node
+            verdict = self._newest(node, each, verdicts)
+            if each[0] != key[0]:
+                if self._is_to_change(each, verdict):
+                    self.mark(*each)
+                self._written[each] = verdict
+                continue
             try:
-                await self._write(each, verdicts[each])
+                await self._write(each, verdict)
             except KubeError as error:
                 # A binding that cannot be written must not keep the others on the node from their verdicts
                 if each == key:
@@ -160,11 +170,17 @@ class PodCPUBindingController:
                 else:
                     self.mark(*each)
             else:
-                self._written[each] = verdicts[each]
+                self._written[each] = verdict
+                if self._newest(node, each, verdicts) != verdict:
+                    self.mark(*each)
         if key not in verdicts and self._judged_on.get(key) == node:
             del self._judged_on[key]
             self._written.pop(key, None)
         return problem
+
+    def _newest(self, node: str, key: BindingKey, verdicts: Mapping[BindingKey, Verdict]) -> Verdict:
+        """The verdict; in a turn of another namespace, the node may have been judged again since these were found."""
+        return self._verdicts.get(node, verdicts).get(key, verdicts[key])
 
     def _judge(self, node: str) -> Mapping[BindingKey, Verdict]:
         """Verdicts on the node's bindings, computed again only if something has changed."""
@@ -234,12 +250,23 @@ class PodCPUBindingController:
             return
         logger.info("PodCPUBinding %s/%s: removed the finalizer of its manifest", *key)
 
+    def _status(self, key: BindingKey, obj: Object, verdict: Verdict) -> Object:
+        """The operator's part of the status that shows the verdict."""
+        return build_binding_status(obj, verdict, wall_timestamp(), patient=self._patient(key, obj, verdict))
+
+    def _is_to_change(self, key: BindingKey, verdict: Verdict) -> bool:
+        """Whether the status, as it was seen last, does not show the verdict."""
+        obj = self._index.objects.get(key)
+        if obj is None:
+            return False
+        return is_stale(obj, verdict) or self._status(key, obj, verdict) != own_part(obj.get("status") or {})
+
     async def _write(self, key: BindingKey, verdict: Verdict) -> None:
         obj = self._index.objects.get(key)
         if obj is None:
             return  # it has gone since it was judged
         before = obj.get("status") or {}
-        status = build_binding_status(obj, verdict, wall_timestamp(), patient=self._patient(key, obj, verdict))
+        status = self._status(key, obj, verdict)
         try:
             if status != own_part(before):
                 obj = await self._apply(key, obj, status, FIELD_MANAGER)

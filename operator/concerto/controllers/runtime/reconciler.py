@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.slow_turns import SlowTurns
 from concerto.kube import KubeError, NotFound, Object, Reflector, Session
+from concerto.kube.namespace_lanes import NamespaceLanes
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +23,9 @@ Reconcile = Callable[[Key, Object | None], Awaitable[float | None]]
 
 
 class Reconciler:
-    """Runs one reconcile function for the keys that were marked, one key at a time.
+    """Runs one reconcile function for the keys that were marked, one key at a time, namespaces in turn.
+
+    A turn that takes long, as the API server does not answer, goes on beside those of other namespaces (`SlowTurns`).
 
     Attributes:
         kind: for logs and metrics.
@@ -58,11 +63,12 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._max_backoff = max_backoff_seconds
         self._started = False
-        self._marked: dict[Key, None] = {}  # insertion-ordered: first marked, first served
-        self._resync: dict[Key, None] = {}  # to be reconciled again once nothing is marked
+        self._marked: NamespaceLanes[Key] = NamespaceLanes()  # of a namespace: first marked, first served
+        self._resync: NamespaceLanes[Key] = NamespaceLanes()  # to be reconciled again once nothing is marked
         self._failures: dict[Key, int] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._work = asyncio.Event()
+        self._turns = SlowTurns(self._work.set)
 
     def objects(self) -> list[Object]:
         """The objects that are reconciled, as the reflector has them."""
@@ -88,8 +94,8 @@ class Reconciler:
         key = (namespace or "", name)
         if timer := self._later.pop(key, None):
             timer.cancel()
-        self._resync.pop(key, None)
-        self._marked[key] = None
+        self._resync.discard(key[0], key)
+        self._marked.put(key[0], key, key)
         self._work.set()
 
     async def run(self) -> None:
@@ -98,18 +104,15 @@ class Reconciler:
         try:
             while True:
                 await self._work.wait()
-                if self._marked:
-                    key = next(iter(self._marked))
-                    del self._marked[key]
-                    await self._turn(key, ask=True)
-                elif self._resync:
-                    key = next(iter(self._resync))
-                    del self._resync[key]
-                    await self._turn(key, ask=False)
+                marked = self._marked.take(self._turns.may_have)
+                key = marked or self._resync.take(self._turns.may_have)
+                if key is not None:
+                    await self._turns.run(key[0], partial(self._turn, key, ask=marked is not None))
                 else:
                     self._work.clear()
         finally:
             resync.cancel()
+            self._turns.cancel()
             for timer in self._later.values():
                 timer.cancel()
             self._later.clear()
@@ -123,8 +126,8 @@ class Reconciler:
         for obj in self.objects():
             metadata = obj["metadata"]
             key = (metadata.get("namespace", ""), metadata["name"])
-            if key not in self._marked:
-                self._resync[key] = None
+            if not self._marked.holds(key[0], key):
+                self._resync.put(key[0], key, key)
         self._work.set()
 
     async def _turn(self, key: Key, *, ask: bool) -> None:
@@ -156,7 +159,7 @@ class Reconciler:
             return None
 
     def _schedule(self, key: Key, seconds: float) -> None:
-        if key in self._marked:
+        if self._marked.holds(key[0], key):
             return
         if timer := self._later.pop(key, None):
             timer.cancel()
