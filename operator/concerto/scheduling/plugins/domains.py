@@ -11,8 +11,8 @@ from concerto.scheduling.framework import NO_ROWS
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
-_FEW = 100
-"""Rows that are added one by one; a column takes as long however few there are."""
+_FEW = 32
+"""Rows that are added one by one; numpy takes as long for any number of them up to there."""
 
 
 class DomainCounts:
@@ -58,10 +58,6 @@ class DomainCounts:
         """By domain; the first is for rows without the label, and is 0."""
         return self._totals
 
-    @property
-    def _is_on_no_node(self) -> bool:
-        return len(self._totals) == 1
-
     def any(self) -> bool:
         """Whether any domain's number is above 0."""
         return bool((self._totals > 0).any())
@@ -88,24 +84,23 @@ class DomainCounts:
 
     def add_column(self, by_row: Ints, factor: int = 1) -> None:
         """Add to the numbers of all rows' domains: the factor times what is counted on each row."""
-        if self._is_on_no_node:
-            return
-        weights = np.where(self._counted & self.labelled, by_row[: len(self._codes)], 0)
-        added = np.bincount(self._codes + 1, weights, minlength=len(self._totals)).astype(np.int64)
-        self._totals += factor * added
+        self._add(slice(None), by_row[: len(self._codes)], factor)
 
     def add_rows(self, by_row: Mapping[int, int], factor: int = 1) -> None:
         """Add to the numbers of some rows' domains, likewise."""
-        if self._is_on_no_node:
-            return
         if len(by_row) < _FEW:
             for row, count in by_row.items():
                 self.add(row, factor * count)
             return
-        column = np.zeros(len(self._codes), dtype=np.int64)
         rows = np.fromiter(by_row.keys(), np.int64, len(by_row))
-        column[rows] = np.fromiter(by_row.values(), np.int64, len(by_row))
-        self.add_column(column, factor)
+        self._add(rows, np.fromiter(by_row.values(), np.int64, len(by_row)), factor)
+
+    def _add(self, rows: Rows, numbers: Ints, factor: int) -> None:
+        if len(self._totals) == 1:
+            return  # no node has the label
+        weights = np.where(self._counted[rows] & self.labelled[rows], numbers, 0)
+        added = np.bincount(self._codes[rows] + 1, weights, minlength=len(self._totals)).astype(np.int64)
+        self._totals += factor * added
 
     def rows_beside(self, row: int) -> Ints:
         """The rows of the row's domain."""
