@@ -80,6 +80,7 @@ class World:
         reservations: how many were asked for.
         refuses_scales: none can be written.
         scale_asked: set once a scale is asked for, which is answered only with `scale_answers`.
+        stuck: objects whose statuses are not answered before `unstuck`.
     """
 
     def __init__(self) -> None:
@@ -94,6 +95,8 @@ class World:
         self.refuses_scales = False
         self.scale_asked: asyncio.Event | None = None
         self.scale_answers = asyncio.Event()
+        self.stuck: set[str] = set()
+        self.unstuck = asyncio.Event()
         self.news = asyncio.Condition()
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -120,6 +123,8 @@ class World:
         if parts[-1] == "podreservations" and request.method == "POST":
             self.reservations += 1
         if parts[-1] == "status":
+            if parts[-2] in self.stuck:
+                await self.unstuck.wait()
             patch = (await request.json())["status"]
             self.statuses[parts[-2]] = merged(self.statuses.get(parts[-2]), patch)
             self.looks[parts[-2]] += 1

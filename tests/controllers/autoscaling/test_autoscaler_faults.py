@@ -21,6 +21,7 @@ from concerto.kube.discovery import Kinds
 from support.autoscaling_world import GADGETS, NOW, Clock, World, autoscaling, load, phpa, scale
 from support.crd_schemas import problems
 from support.faulty_server import Answer, Faulty, faulty, refuses, says
+from support.waiting import eventually
 
 
 @pytest.mark.parametrize("asks", ["another API", "of another namespace"])
@@ -110,6 +111,26 @@ async def test_a_namespace_with_many_objects_takes_turns_and_keeps_no_other_wait
         assert [len(names - {"other"}) for names in synced] == [2, 2, 2]
         assert "other" in synced[0]
         assert len(set.union(*synced)) == 6, "each had its turn"
+
+
+async def test_a_status_that_a_webhook_keeps_delays_no_other_object_that_was_due_with_it():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    world.stuck = {"stuck"}
+    async with autoscaling(world, clock) as autoscaler:
+        for name in ("stuck", "free"):
+            autoscaler.on_object(None, phpa(name))
+        autoscaler.start_due()
+        for sync in (1, 2, 3):
+            await world.seen("free", sync)
+            tracked = autoscaler._objects["n", "free"]
+            await eventually(lambda busy=tracked: not busy.busy)
+            clock.now += 60
+            autoscaler.start_due()
+        assert "stuck" not in world.statuses
+        assert autoscaler._objects["n", "stuck"].busy
+        world.unstuck.set()
+        await eventually(lambda: not autoscaler._objects["n", "stuck"].busy)
 
 
 async def test_a_clock_that_is_set_back_stops_nobody():

@@ -120,6 +120,9 @@ STATIC_WRITES = {
         [refuses(409, "Conflict"), says(200, raw_volume(on="n1", deleting=True, version="4"))],
         'persistentvolume "disk" is being deleted', 1,
     ),
+    "taken, and undone by a webhook": (
+        [says(200, raw_volume(on="n1", version="4"))], "does not keep spec.claimRef as written", 1,
+    ),
     "404": ([refuses(404, "NotFound")], "NotFound!", 1),
     "lost, and gone": ([hangs_up, refuses(404, "NotFound")], "NotFound!", 1),
     "409, and gone": ([refuses(409, "Conflict"), refuses(404, "NotFound")], "NotFound!", 1),
@@ -147,6 +150,10 @@ DYNAMIC_WRITES = {
     "409, and bound": (
         [refuses(409, "Conflict"), says(200, raw_claim(volume="disk", version="4"))],
         'persistentvolumeclaim "data" was changed meanwhile', 1,
+    ),
+    "taken, and undone by a webhook": (
+        [says(200, raw_claim(version="4"))],
+        "does not keep annotation volume.kubernetes.io/selected-node as written", 1,
     ),
     "404": ([refuses(404, "NotFound")], "NotFound!", 1),
 }  # fmt: skip

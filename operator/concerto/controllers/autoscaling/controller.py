@@ -13,6 +13,7 @@ import math
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeVar
 
 from concerto.api.pod_trimming import trim_target_pod
@@ -248,21 +249,25 @@ class PredictiveHPAController:
         return observed
 
     async def _decide(self, observed: Sequence[Observation]) -> None:
+        left = {o.tracked.key: o.tracked for o in observed}
+        acting: list[asyncio.Task[None]] = []
         try:
             size, different = self.settings.forecast_batch, self.settings.forecast_batch_settings
-            acting: list[asyncio.Task[None]] = []
             for batch in forecast_batches(observed, size, different):
                 current = [o for o in batch if self._is_current(o.tracked, o.spec)]
                 for each in current:
                     self._history.load_if_new(each)
                 results = self.forecaster.forecast(current)
-                acting += [asyncio.ensure_future(self._act(o, r)) for o, r in zip(current, results, strict=True)]
+                for o, result in zip(current, results, strict=True):
+                    acting.append(asyncio.ensure_future(self._act(o, result)))
+                    # Others have their next syncs although a webhook keeps the writes of this one
+                    acting[-1].add_done_callback(partial(_end_sync, left.pop(o.tracked.key)))
                 await asyncio.sleep(0)
-            await asyncio.gather(*acting)
-            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(acting))
         finally:
-            for each in observed:
-                each.tracked.busy = False
+            for tracked in left.values():
+                tracked.busy = False
+        await asyncio.gather(*acting)
+        self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(acting))
 
     async def _act(self, observed: Observation, forecast: ForecastResult | None) -> None:
         def is_current() -> bool:
@@ -294,3 +299,7 @@ class PredictiveHPAController:
         logger.exception("PredictiveHPA %s/%s", *tracked.key)
         self._metrics.reconciles.labels("PredictiveHPA", "error").inc()
         self._events.warning(tracked, "InternalError", "Syncing", f"{type(error).__name__}: {error}")
+
+
+def _end_sync(tracked: TrackedObject, task: asyncio.Task[None]) -> None:
+    tracked.busy = False

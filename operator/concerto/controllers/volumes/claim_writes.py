@@ -50,6 +50,11 @@ def held_for_another(volume: PersistentVolume, claim: ClaimRef) -> NotBound:
     return NotBound(f'persistentvolume "{volume.name}" was bound to claim {key.namespace}/{key.name} meanwhile')
 
 
+def _undone(what: str, field: str) -> NotBound:
+    """The error about a write that the API server took and that its answer does not show."""
+    return NotBound(f"{what} does not keep {field} as written: look for an admission webhook or policy that changes it")
+
+
 def build_claim_ref(volume: PersistentVolume, claim: PersistentVolumeClaim) -> Object:
     """The patch by which a volume is held for a claim. A person's own reservation by name stays marked as theirs."""
     metadata: Object = {"resourceVersion": volume.version}
@@ -110,7 +115,10 @@ class ClaimWrites:
             if volume.claim is not None and not volume.is_for(claim):
                 raise held_for_another(volume, volume.claim)
             path, body = PERSISTENT_VOLUMES.path(name=volume.name), build_claim_ref(volume, claim)
-            volume = PersistentVolume.from_raw(await self._patch(path, body, "hold-volume", claim.key.namespace))
+            found, is_ours = await self._patch(path, body, "hold-volume", claim.key.namespace)
+            volume = PersistentVolume.from_raw(found)
+            if is_ours and not is_held(volume):
+                raise _undone(f'persistentvolume "{volume.name}"', "spec.claimRef")
         return volume.version
 
     async def select_node(self, claim: PersistentVolumeClaim, node: str) -> str:
@@ -125,11 +133,14 @@ class ClaimWrites:
                 raise NotBound(f'persistentvolumeclaim "{claim.key.name}" was changed meanwhile')
             path = PERSISTENT_VOLUME_CLAIMS.path(claim.key.namespace, claim.key.name)
             body = build_selected_node(claim, node)
-            claim = PersistentVolumeClaim.from_raw(await self._patch(path, body, "select-node", claim.key.namespace))
+            found, is_ours = await self._patch(path, body, "select-node", claim.key.namespace)
+            claim = PersistentVolumeClaim.from_raw(found)
+            if is_ours and claim.selected_node != node:
+                raise _undone(f'persistentvolumeclaim "{claim.key.name}"', f"annotation {SELECTED_NODE}")
         return claim.version
 
-    async def _patch(self, path: str, body: Object, name: str, namespace: str) -> Object:
-        """The object once the patch is carried out; or as it is, if somebody else was first.
+    async def _patch(self, path: str, body: Object, name: str, namespace: str) -> tuple[Object, bool]:
+        """The object once the patch is carried out, and True; or as it is, and False, if somebody else was first.
 
         Args:
             path: of the object.
@@ -139,15 +150,18 @@ class ClaimWrites:
         """
         settings = self._settings
         version = body["metadata"]["resourceVersion"]
+        written: Object | None = None
 
         async def write() -> Object:
-            return await self._session.request(
+            nonlocal written
+            written = await self._session.request(
                 "PATCH",
                 path,
                 body=Patch(MERGE_PATCH, body),
                 timeout_seconds=settings.timeout_seconds,
                 attempts=1,
             )
+            return written
 
         async def read_back() -> Object | None:
             try:
@@ -164,7 +178,10 @@ class ClaimWrites:
         )
         try:
             async with self._place(namespace):
-                return await write_until_known(write, read_back, may_write=self._may_write, settings=retries, name=name)
+                found = await write_until_known(
+                    write, read_back, may_write=self._may_write, settings=retries, name=name
+                )
+                return found, found is written
         except NotFound as error:
             raise NotBound(error.message) from error
         except Conflict as error:
