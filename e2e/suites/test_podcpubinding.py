@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -99,6 +100,43 @@ def until(cluster: Cluster, namespace: str, name: str, status: str, reason: str 
 def events(cluster: Cluster, namespace: str, name: str, reason: str) -> list[Object]:
     selector = f"involvedObject.name={name},reason={reason}"
     return list(cluster.get("events", "-n", namespace, "--field-selector", selector)["items"])
+
+
+def test_bindings_of_one_node_whose_statuses_are_refused_are_tried_a_few_times(concerto_cluster, namespace, node):
+    cluster, name = concerto_cluster, f"refuse-{uuid.uuid4().hex[:8]}"
+    group = "admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": ["concerto.dev"], "apiVersions": ["*"], "operations": ["UPDATE"],
+        "resources": ["podcpubindings/status"],
+    }  # fmt: skip
+    only = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    refusal = {"expression": "false", "reason": "Forbidden", "message": "no status is taken"}
+    policy = {"matchConstraints": {"resourceRules": [rule]}, "validations": [refusal]}
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": only}
+    kinds = (("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding))
+    cluster.apply(
+        *({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec} for kind, spec in kinds)
+    )
+
+    def refused() -> int:
+        wanted = ('resource="podcpubindings"', 'subresource="status"', 'code="403"')
+        lines = cluster.kubectl("get", "--raw", "/metrics").splitlines()
+        counts = [line for line in lines if line.startswith("apiserver_request_total{")]
+        return sum(int(float(line.rpartition(" ")[2])) for line in counts if all(each in line for each in wanted))
+
+    try:
+        before = refused()
+        for number in range(2):
+            make_pod(cluster, namespace, f"web-{number}", node)
+            bind(cluster, namespace, f"web-{number}", f"web-{number}", [number])
+        eventually("statuses are refused", lambda: refused() > before + 3)
+        before = refused()
+        time.sleep(5)
+        assert refused() - before < 20, "1,200 a second when a refusal of one ended the wait of the other"
+    finally:
+        cluster.kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", name)
+    for number in range(2):
+        until(cluster, namespace, f"web-{number}", "Validated")
 
 
 def test_a_role_with_all_rights_on_bindings_still_can_not_report_what_is_pinned(concerto_cluster, namespace, node):

@@ -321,7 +321,7 @@ def _add_scheduling(
         selects=lambda obj: IN_FLIGHT_LABEL not in (obj["metadata"].get("labels") or {}),
     )
     pipeline.on_consumed = reservations.mark = by_people.mark
-    reservations.objects = by_people.objects
+    reservations.objects, reservations.backs_off = by_people.objects, by_people.backs_off
     plan.leading += [
         ("profiles", profiles.run),
         ("reservations", reservations.run),
@@ -359,7 +359,7 @@ def _add_pinning(plan: Plan, context: Context, parts: SchedulerParts, informers:
 
     reconciler = plan.reconcile(POD_CPU_BINDINGS, reconcile, bindings.load)
     bindings.mark = parts.pins.mark = resizes.mark = reconciler.mark
-    bindings.assigned = parts.pins.assigned
+    bindings.back_off, bindings.assigned = reconciler.back_off, parts.pins.assigned
 
 
 def _add_capacity(plan: Plan, context: Context, parts: SchedulerParts, costs_by_kind: bool) -> None:

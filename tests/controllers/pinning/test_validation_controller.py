@@ -211,21 +211,23 @@ def takes(statuses: dict[str, str], refused: str = "") -> Answer:
 
 async def test_a_status_that_can_not_be_written_keeps_no_other_binding_of_the_node_waiting():
     statuses: dict[str, str] = {}
-    marked: list[str] = []
+    failed: list[str] = []
+    objects = {name: binding(name, number) for number, name in enumerate("abc")}
     async with faulty([takes(statuses, refused="a")]) as server:
         pods = {("default", name): pod(name, "n") for name in "abc"}
         recorder = EventRecorder(server.session, component="c", instance="i")
         made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
-        made.mark = lambda namespace, name: marked.append(name)
-        for number, name in enumerate("cb"):
-            await made.reconcile(("default", name), binding(name, number))
-        with pytest.raises(ApiError):
-            await made.reconcile(("default", "a"), binding("a", 2))
-        assert statuses == {"c": "Validated", "b": "Validated"} and not marked
-        del statuses["c"]
-        await made.reconcile(("default", "c"), binding("c", 3))
+        made.back_off = lambda namespace, name: failed.append(name)
+        made.load(objects.values())
+        await made.reconcile(("default", "c"), objects["c"])
         assert statuses == {"b": "Validated", "c": "Validated"}
-        assert marked == ["a"], "it is tried again by itself"
+        assert failed == ["a"], "it is tried again by itself"
+        tried = len(server.seen)
+        await made.reconcile(("default", "b"), objects["b"] | {"status": {}})
+        assert failed == ["a"], "in no turn but its own"
+        assert len(server.seen) == tried + 1
+        with pytest.raises(ApiError):
+            await made.reconcile(("default", "a"), objects["a"])
 
 
 def in_two_namespaces(server: Faulty, marked: list[tuple[str | None, str]]) -> PodCPUBindingController:

@@ -15,6 +15,7 @@ from support.faulty_server import faulty
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import NOW, capacity, node
 from support.step_counts import steps_of
+from support.waiting import eventually
 
 Object = dict[str, Any]
 
@@ -116,6 +117,25 @@ async def test_room_that_comes_free_is_taken_in_the_next_pass_and_shown_in_the_t
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert store.objects["r"]["status"]["placements"] == []
+
+
+async def test_a_pass_holds_room_for_one_whose_status_was_refused_and_leaves_that_to_its_back_off(monkeypatch):
+    monkeypatch.setattr(module, "_PASS_SECONDS", 0.01)
+    store, marked = Store(reservation("bad", count=3), reservation("good", count=3)), []
+    async with faulty([store]) as server:
+        made, tested = await controller(server, nodes=1, each=3.0)
+        for name in ("good", "bad"):
+            await tested.reconcile(("team", name), store.objects[name])
+        tested.mark = lambda *key: marked.append(key)
+        tested.backs_off = lambda *key: key == ("team", "bad")
+        tested.objects = lambda: list(store.objects.values())
+        running = asyncio.create_task(tested.run())
+        made.parts.cluster.set_capacity(capacity("n0000", 9.0, room=9.0, version=2), NOW)
+        await eventually(lambda: made.parts.cluster.ledger.reservations.held_in("team") == 6)
+        await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert not marked
 
 
 async def test_a_pass_over_an_object_that_the_watch_shows_late_keeps_the_consumers_that_were_written():

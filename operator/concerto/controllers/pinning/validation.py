@@ -31,6 +31,7 @@ from concerto.kube.apply import Target, build_status
 from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
+from concerto.kube.session import MERGE_PATCH, Patch
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ AGENT_FIELD_MANAGER = "concerto-agent"
 
 _FEW_BINDINGS = 64
 """A node with no more bindings is judged at each change."""
+_WRITE_SECONDS = 4.0
+"""For the removal of a finalizer, which a webhook may keep."""
 _JUDGING_PAUSE = 20.0
 """Pause between two judgements of a node with more bindings, times the time that the last one took."""
 
@@ -50,6 +53,7 @@ class PodCPUBindingController:
 
     Attributes:
         mark: called with namespace and name of a binding that has to be reconciled.
+        back_off: called with those of one whose status could not be written, to be tried again after a wait.
         assigned: by namespace and name of a pod, the pod and the node that it is about to be bound to, or None. The
             scheduler answers from its placement records, and marks the binding when the answer changes.
     """
@@ -73,6 +77,7 @@ class PodCPUBindingController:
             patience_seconds: time after which a valid binding without an answer of its agent is reported.
         """
         self.mark: Callable[[str | None, str], None] = lambda namespace, name: None
+        self.back_off: Callable[[str | None, str], None] = lambda namespace, name: None
         self.assigned: Callable[[tuple[str, str]], BoundPod | None] = lambda pod: None
         self._session = session
         self._recorder = recorder
@@ -81,7 +86,7 @@ class PodCPUBindingController:
         self._index = BindingIndex(self._pod_of)
         self._fit_events = FitEvents(recorder)
         self._judged_on: dict[BindingKey, str] = {}  # the node that it was last judged on
-        # Verdicts on nodes that are in the statuses, or are written in the bindings' own turns, which were asked for
+        # Verdicts on nodes that are in the statuses, or are written in turns of their own, which were asked for
         self._written: dict[BindingKey, Verdict] = {}
         self._verdicts: dict[str, dict[BindingKey, Verdict]] = {}  # by node
         self._judge_again_at: dict[str, float] = {}  # by node
@@ -120,9 +125,14 @@ class PodCPUBindingController:
             Seconds after which to reconcile it again: its agent may have to answer by then, or its node has so many
             bindings that it is judged again later, once for all that change until then.
         """
-        if obj is not None and "deletionTimestamp" in obj["metadata"]:
-            await self._remove_finalizer(key, obj)
-            obj = None  # whatever else keeps the object: it holds nothing any more
+        if obj is None or "deletionTimestamp" not in obj["metadata"]:
+            return await self._judge_with_others(key, obj)
+        # Whatever keeps the object, it holds nothing any more: others do not wait until its finalizer is removed
+        again = await self._judge_with_others(key, None)
+        await self._remove_finalizer(key, obj)
+        return again
+
+    async def _judge_with_others(self, key: BindingKey, obj: Object | None) -> float | None:
         self._index.put(key, obj)
         self._fit_events.seen(key, obj)
         view, pod = self._index.view(key), self._index.pod(key)
@@ -168,11 +178,10 @@ class PodCPUBindingController:
                 if each == key:
                     problem = error
                 else:
-                    self.mark(*each)
-            else:
-                self._written[each] = verdict
-                if self._newest(node, each, verdicts) != verdict:
-                    self.mark(*each)
+                    self.back_off(*each)
+            self._written[each] = verdict
+            if self._newest(node, each, verdicts) != verdict:
+                self.mark(*each)
         if key not in verdicts and self._judged_on.get(key) == node:
             del self._judged_on[key]
             self._written.pop(key, None)
@@ -244,8 +253,9 @@ class PodCPUBindingController:
         if remaining == finalizers:
             return
         metadata = {"finalizers": remaining or None, "resourceVersion": obj["metadata"]["resourceVersion"]}
+        path, patch = POD_CPU_BINDINGS.path(*key), Patch(MERGE_PATCH, {"metadata": metadata})
         try:
-            await self._session.patch(POD_CPU_BINDINGS.path(*key), {"metadata": metadata})
+            await self._session.request("PATCH", path, body=patch, timeout_seconds=_WRITE_SECONDS, attempts=1)
         except NotFound:
             return
         logger.info("PodCPUBinding %s/%s: removed the finalizer of its manifest", *key)
@@ -306,11 +316,12 @@ class PodCPUBindingController:
         return written
 
     async def _remove_answer(self, key: BindingKey, obj: Object) -> None:
-        """Remove an agent's answer about another pod: the agent itself may only write bindings of its own node."""
-        try:
-            await self._apply(key, obj, {}, AGENT_FIELD_MANAGER)
-        except Conflict:
-            self.mark(*key)  # an agent has answered since: reconcile again
+        """Remove an agent's answer about another pod: the agent itself may only write bindings of its own node.
+
+        Raises:
+            Conflict: an agent has answered since.
+        """
+        await self._apply(key, obj, {}, AGENT_FIELD_MANAGER)
 
     async def _is_replaced(self, key: BindingKey, uid: str) -> bool:
         """Whether the object is no longer the one that was judged; its watch event will come."""

@@ -2,6 +2,9 @@
 
 A reflector marks the keys that have changed; what to do is decided from the object as the API server has it when the
 key's turn comes. Every few minutes all objects are reconciled again as the reflector has them, which costs no request.
+
+A key that has failed waits the longer the more often it has failed in a row. A change of its object may be what helps,
+so that it is tried soon after one. However often the object changes, it is tried once a second at most.
 """
 
 from __future__ import annotations
@@ -14,12 +17,16 @@ from functools import partial
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.slow_turns import SlowTurns
 from concerto.kube import KubeError, NotFound, Object, Reflector, Session
+from concerto.kube.backoff import Backoff
 from concerto.kube.namespace_lanes import NamespaceLanes
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 Reconcile = Callable[[Key, Object | None], Awaitable[float | None]]
+
+_CHANGED_SECONDS = 1.0
+"""After a failure until the key may have its next turn because its object has changed."""
 
 
 class Reconciler:
@@ -61,11 +68,10 @@ class Reconciler:
         self._metrics = metrics
         self._selects = selects
         self._resync_seconds = resync_seconds
-        self._max_backoff = max_backoff_seconds
         self._started = False
         self._marked: NamespaceLanes[Key] = NamespaceLanes()  # of a namespace: first marked, first served
         self._resync: NamespaceLanes[Key] = NamespaceLanes()  # to be reconciled again once nothing is marked
-        self._failures: dict[Key, int] = {}
+        self._failed: Backoff[Key] = Backoff(_now, max_seconds=max_backoff_seconds)
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._work = asyncio.Event()
         self._turns = SlowTurns(self._work.set)
@@ -88,15 +94,28 @@ class Reconciler:
                 return
 
     def mark(self, namespace: str | None, name: str) -> None:
-        """This object may have changed. Cheap; ignored before `start`."""
+        """This object may have changed, or something that its reconcile depends on. Cheap; ignored before `start`."""
         if not self._started:
             return
         key = (namespace or "", name)
-        if timer := self._later.pop(key, None):
-            timer.cancel()
-        self._resync.discard(key[0], key)
-        self._marked.put(key[0], key, key)
-        self._work.set()
+        if self.backs_off(*key):
+            self._schedule(key, self._changed_in(key))
+        else:
+            self._queue(key)
+
+    def back_off(self, namespace: str | None, name: str) -> None:
+        """A write of this object has failed in another's turn: it has its own after a wait, as after a failure.
+
+        Unlike `mark`, this is no reason to try sooner a key that backs off.
+        """
+        key = (namespace or "", name)
+        if self._started and key not in self._failed and not self._marked.holds(key[0], key):
+            self._schedule(key, self._failed.failed(key))
+
+    def backs_off(self, namespace: str | None, name: str) -> bool:
+        """Whether the key has failed, and waits for its next turn."""
+        key = (namespace or "", name)
+        return key in self._failed and key in self._later
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -126,7 +145,7 @@ class Reconciler:
         for obj in self.objects():
             metadata = obj["metadata"]
             key = (metadata.get("namespace", ""), metadata["name"])
-            if not self._marked.holds(key[0], key):
+            if not self._marked.holds(key[0], key) and not self.backs_off(*key):
                 self._resync.put(key[0], key, key)
         self._work.set()
 
@@ -137,8 +156,10 @@ class Reconciler:
             again = await self._reconcile(key, found)
         except Exception as error:
             # One broken object must not keep the others from their turn
-            failures = self._failures[key] = self._failures.get(key, 0) + 1
-            wait = min(2.0 ** min(failures, 10) * 0.25, self._max_backoff)
+            wait = self._failed.failed(key)
+            if self._marked.holds(namespace, key):  # it has changed meanwhile
+                self._marked.discard(namespace, key)
+                wait = min(wait, self._changed_in(key))
             if isinstance(error, KubeError):
                 logger.warning("%s %s/%s: %s; again in %.1f s", self.kind, namespace, name, error, wait)
             else:
@@ -146,10 +167,14 @@ class Reconciler:
             self._metrics.reconciles.labels(self.kind, "error").inc()
             self._schedule(key, wait)
             return
-        self._failures.pop(key, None)
+        self._failed.forget(key)
         self._metrics.reconciles.labels(self.kind, "ok").inc()
         if found is not None and again is not None:
             self._schedule(key, again)
+
+    def _changed_in(self, key: Key) -> float:
+        """For how many seconds a key that has failed has no turn, although it has changed."""
+        return max(0.0, self._failed.failed_at(key) + _CHANGED_SECONDS - _now())
 
     async def _get(self, key: Key) -> Object | None:
         namespace, name = key
@@ -159,8 +184,24 @@ class Reconciler:
             return None
 
     def _schedule(self, key: Key, seconds: float) -> None:
+        """Queue the key after that time, or sooner if that is to be."""
         if self._marked.holds(key[0], key):
             return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
+        if timer := self._later.get(key):
+            if timer.when() <= when:
+                return
+            timer.cancel()
+        self._later[key] = loop.call_at(when, self._queue, key)
+
+    def _queue(self, key: Key) -> None:
         if timer := self._later.pop(key, None):
             timer.cancel()
-        self._later[key] = asyncio.get_running_loop().call_later(seconds, self.mark, *key)
+        self._resync.discard(key[0], key)
+        self._marked.put(key[0], key, key)
+        self._work.set()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

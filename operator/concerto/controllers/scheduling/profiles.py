@@ -16,6 +16,7 @@ from concerto.controllers.scheduling.load_providers import LoadProviders, Provid
 from concerto.controllers.scheduling.outcome_counts import ProfileCounts
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError, NotFound, Object
+from concerto.kube.backoff import Backoff
 from concerto.kube.resources import SCHEDULING_PROFILES
 from concerto.scheduling.consistency import consistency_condition
 from concerto.scheduling.coverage import Coverage, coverage
@@ -72,6 +73,7 @@ class ProfileController:
         self._providers = providers
         self._known: dict[str, _Known] = {}
         self._reported: dict[str, ProfileState] = {}
+        self._failed: Backoff[str] = Backoff(context.clock)  # profiles whose status could not be written, by name
         self._soon = asyncio.Event()
         providers.on_change = self._soon.set
         # A profile may keep pods off nodes that are not measured
@@ -93,15 +95,19 @@ class ProfileController:
         before = self._known.pop(name, None)
         if obj is None:
             self._metrics.forget_profile(name)
+            self._failed.forget(name)
         if obj is not None:
             self._known[name] = _read(obj)
         affected = {k.settings.scheduler_name for k in (before, self._known.get(name)) if k and k.settings}
         for scheduler_name in affected:
             self._put_in_use(scheduler_name)
         # A profile that lost its name to this one, or got it back, has something new to say, too
-        for other in self._known.values():
-            if other.name == name or (other.settings and other.settings.scheduler_name in affected):
-                await self._write(other)
+        for other in list(self._known.values()):
+            if other.name != name and other.settings and other.settings.scheduler_name in affected:
+                self._reported.pop(other.name, None)
+                await self._write_or_back_off(other)
+        if (known := self._known.get(name)) is not None:
+            await self._write(known)
         return None
 
     async def run(self) -> None:
@@ -119,16 +125,25 @@ class ProfileController:
             for known in list(self._known.values()):
                 try:
                     await self._look_at(known, due=due)
-                except KubeError as error:
-                    logger.info("SchedulingProfile %s: %s", known.name, error)
                 except Exception:  # the other profiles' statuses must have their turn
                     logger.exception("SchedulingProfile %s", known.name)
+
+    async def _write_or_back_off(self, known: _Known) -> None:
+        """Write its status, unless that has failed just now; a later look writes it then."""
+        if not self._failed.is_due(known.name):
+            return
+        try:
+            await self._write(known)
+            self._failed.forget(known.name)
+        except KubeError as error:
+            wait = self._failed.failed(known.name)
+            logger.info("SchedulingProfile %s: %s; again in %.1f s", known.name, error, wait)
 
     async def _look_at(self, known: _Known, *, due: bool) -> None:
         state, reported = self._state(known), self._reported.get(known.name)
         self._count_nodes(known, state)
         if known.settings and (reported is None or (state != reported if due else is_news(state, reported))):
-            await self._write(known)
+            await self._write_or_back_off(known)
 
     def _state(self, known: _Known) -> ProfileState:
         if known.settings is None or self._in_use(known.settings.scheduler_name) != known:

@@ -50,12 +50,14 @@ class ReservationController:
     Attributes:
         objects: returns all reservations, as they are watched; for passes.
         mark: called with namespace and name of a reservation whose status has to change.
+        backs_off: by namespace and name, whether one could not be written and waits to be tried again.
     """
 
     def __init__(self, context: Context, parts: SchedulerParts) -> None:
         """It changes the cluster state, and writes statuses from `reconcile` only."""
         self.objects: Callable[[], list[Object]] = list
         self.mark: Callable[[str, str], None] = lambda namespace, name: None
+        self.backs_off: Callable[[str, str], bool] = lambda namespace, name: False
         self._context = context
         self._parts = parts
         self._written: dict[ReservationKey, Object] = {}  # as the last write of a status returned them
@@ -113,7 +115,7 @@ class ReservationController:
             return  # the limit of its namespace is reached, as its status has it since its first reconcile
         newest = self._newest(key, obj)
         _, status = self._renew(newest, Reservation.from_raw(newest))
-        if status != newest.get("status"):
+        if status != newest.get("status") and not self.backs_off(*key):
             self.mark(*key)
 
     def _renew(self, obj: Object, view: Reservation) -> tuple[ReservationState, Object]:

@@ -1,0 +1,201 @@
+"""How often the work queue of a kind tries what the API server refuses, and what makes it try sooner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from concerto.api.nodecputopology import Core, CPUPools, CPUTopology
+from concerto.controllers.pinning.validation import PodCPUBindingController
+from concerto.controllers.runtime import reconciler
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.reconciler import Key, Reconciler
+from concerto.kube import KubeError, Reflector
+from concerto.kube.events import EventRecorder
+from concerto.kube.resources import POD_CPU_BINDINGS
+from support.faulty_server import faulty, refuses, says
+from support.waiting import eventually
+
+Object = dict[str, Any]
+A, B = ("default", "a"), ("default", "b")
+REFUSED = refuses(403, "Forbidden", message='admission webhook "w" denied the request')
+FOUR = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
+TOPOLOGY = {
+    "metadata": {"name": "n"},
+    "spec": {"nodeName": "n"},
+    "status": {"topology": FOUR.to_raw(), "pools": CPUPools(shared=FOUR.cpus).to_raw()},
+}
+
+
+def binding(name: str, cpu: int, **metadata: object) -> Object:
+    known = {"name": name, "namespace": "default", "uid": name, "generation": 1, "resourceVersion": "1"}
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PodCPUBinding",
+        "metadata": {**known, "creationTimestamp": "2026-03-01T12:00:00Z", **metadata},
+        "spec": {"podName": name, "cpuSet": [{"cpuID": cpu}]},
+    }
+
+
+class Queue:
+    """A work queue whose reconcile fails for the names that say so."""
+
+    def __init__(self, session: Any, *failing: str) -> None:
+        self.failing = set(failing)
+        self.turns: Counter[str] = Counter()
+        self.reflector = Reflector(session, POD_CPU_BINDINGS)
+        for name in "ab":
+            self.reflector.store["default", name] = binding(name, 0)
+        self.during = lambda key: None
+        self.made = Reconciler(session, self.reflector, self._reconcile, Metrics())
+
+    async def _reconcile(self, key: Key, obj: Object | None) -> None:
+        self.turns[key[1]] += 1
+        self.during(key)
+        if key[1] in self.failing:
+            raise KubeError("refused")
+
+    async def run_for(self, seconds: float) -> None:
+        running = asyncio.create_task(self.made.run())
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_however_often_a_key_that_backs_off_changes_it_is_tried_once_in_a_while(monkeypatch):
+    monkeypatch.setattr(reconciler, "_CHANGED_SECONDS", 0.2)
+    async with faulty([says(200, {})]) as server:
+        queue = Queue(server.session, "a")
+        queue.made.start()
+
+        async def change() -> None:
+            while True:
+                queue.made.mark(*A)
+                await asyncio.sleep(0)
+
+        changing = asyncio.create_task(change())
+        await queue.run_for(0.9)
+        changing.cancel()
+    assert 3 <= queue.turns["a"] <= 5
+    assert queue.turns["b"] == 1
+
+
+async def test_a_key_that_changes_during_each_of_its_turns_backs_off_too():
+    async with faulty([says(200, {})]) as server:
+        queue = Queue(server.session, "a")
+        queue.during = lambda key: queue.made.mark(*key) if key == A else None
+        queue.made.start()
+        await queue.run_for(0.4)
+    assert queue.turns["a"] <= 2, "the wait after the first failure is 0.5 s"
+    assert queue.turns["b"] == 1
+
+
+async def test_a_change_is_tried_before_the_wait_is_over(monkeypatch):
+    monkeypatch.setattr(reconciler, "_CHANGED_SECONDS", 0.05)
+    async with faulty([says(200, {})]) as server:
+        queue = Queue(server.session, "a")
+        queue.made.start()
+        running = asyncio.create_task(queue.made.run())
+        await eventually(lambda: queue.made.backs_off(*A))
+        queue.failing.clear()
+        queue.made.mark(*A)
+        changed_at = asyncio.get_running_loop().time()
+        due_at = queue.made._later[A].when()
+        assert due_at < changed_at + 0.1, "the wait after the first failure is 0.5 s"
+        await eventually(lambda: queue.turns["a"] == 2)
+        assert not queue.made.backs_off(*A)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_failure_in_the_turn_of_another_is_no_reason_to_try_at_once():
+    async with faulty([says(200, {})]) as server:
+        queue = Queue(server.session, "a", "b")
+        queue.during = lambda key: queue.made.back_off(*(B if key == A else A))
+        queue.made.start()
+        await queue.run_for(0.4)
+    assert max(queue.turns.values()) <= 2
+
+
+async def test_what_has_failed_in_the_turn_of_another_has_a_turn_of_its_own_after_a_wait():
+    async with faulty([says(200, {})]) as server:
+        queue = Queue(server.session)
+        queue.made.start()
+        running = asyncio.create_task(queue.made.run())
+        await eventually(lambda: queue.turns == {"a": 1, "b": 1})
+        queue.made.back_off(*A)
+        assert queue.made.backs_off(*A)
+        await eventually(lambda: queue.turns == {"a": 2, "b": 1})
+        assert not queue.made.backs_off(*A)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_bindings_of_one_node_whose_statuses_are_all_refused_are_tried_once_each():
+    """Two were tried 1,200 times a second: a failure of one in the turn of the other ended its wait."""
+    objects = {("default", f"b{number}"): binding(f"b{number}", number) for number in range(4)}
+    writes: Counter[str] = Counter()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        name = request.path.split("/podcpubindings/")[1].split("/")[0]
+        if request.method == "GET":
+            return web.json_response(objects["default", name])
+        writes[name] += 1
+        return await REFUSED(request)
+
+    pods = {key: {"metadata": {"name": key[1], "namespace": "default", "uid": f"uid-{key[1]}"},
+                  "spec": {"nodeName": "n"}} for key in objects}  # fmt: skip
+    async with faulty([answer]) as server:
+        reflector = Reflector(server.session, POD_CPU_BINDINGS)
+        reflector.store.update(objects)
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        queue = Reconciler(server.session, reflector, made.reconcile, Metrics())
+        made.mark, made.back_off = queue.mark, queue.back_off
+        made.load(objects.values())
+        queue.start()
+        running = asyncio.create_task(queue.run())
+        await eventually(lambda: len(writes) == 4)
+        await asyncio.sleep(0.4)  # before the wait after the first failure is over
+        assert writes.total() <= 2 * 4
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_finalizer_that_can_not_be_removed_keeps_no_cpus_from_other_bindings():
+    statuses: dict[str, str] = {}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if "status" not in body:
+            return await REFUSED(request)
+        name = request.path.split("/")[-2]
+        statuses[name] = body["status"]["resourceStatus"]
+        return web.json_response(binding(name, 0) | {"status": body["status"]})
+
+    pods = {key: {"metadata": {"name": key[1], "namespace": "default", "uid": f"uid-{key[1]}"},
+                  "spec": {"nodeName": "n"}} for key in (A, B)}  # fmt: skip
+    exclusive = {"exclusivenessLevel": "CPU"}
+    first, second = (binding(name, 0) for name in "ab")
+    for each in (first, second):
+        each["spec"] |= exclusive
+    second["metadata"]["creationTimestamp"] = "2026-03-01T12:00:01Z"
+    async with faulty([answer]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        await made.reconcile(A, first)
+        await made.reconcile(B, second)
+        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+        first["metadata"] |= {
+            "deletionTimestamp": "2026-03-01T12:01:00Z",
+            "finalizers": ["cslab.ece.ntua.gr/pod-cpu-binding-finalizer"],
+        }
+        with pytest.raises(KubeError):
+            await made.reconcile(A, first)
+        assert statuses["b"] == "Validated"
