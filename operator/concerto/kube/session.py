@@ -61,7 +61,8 @@ class SessionSettings:
         max_requests: in flight at a time, watches not counted; others wait, and are not sent if their time runs out.
             It is more than all controllers of a process have in flight by limits of their own: requests of one that
             hang, as a webhook keeps them, must leave some to all others. Scheduling has 97 for bindings and their
-            records, 128 for nominations and evictions, and less than 250 for all else.
+            records, 128 for nominations and evictions, half as many again where these last for long, and less than 250
+            for all else.
     """
 
     connect_timeout_seconds: float = 5.0
@@ -70,7 +71,7 @@ class SessionSettings:
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 10.0
     page_size: int = 500
-    max_requests: int = 512
+    max_requests: int = 640
 
 
 class Session:
@@ -239,6 +240,7 @@ class Session:
         resource_version: str | None = None,
         propagation: str | None = None,
         timeout_seconds: float | None = None,
+        attempts: int | None = None,
     ) -> Object:
         """Delete one object, if it is still the one meant.
 
@@ -252,7 +254,7 @@ class Session:
             body["preconditions"] = {key: value for key, value in preconditions.items() if value}
         if propagation:
             body["propagationPolicy"] = propagation
-        return await self.request("DELETE", path, body=body, timeout_seconds=timeout_seconds)
+        return await self.request("DELETE", path, body=body, timeout_seconds=timeout_seconds, attempts=attempts)
 
     async def request(
         self,

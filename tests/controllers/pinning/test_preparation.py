@@ -329,6 +329,39 @@ async def test_podcpubindings_whose_deletion_hangs_keep_none_of_another_namespac
             await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_deletion_that_hangs_keeps_its_place_for_one_attempt():
+    release, places = asyncio.Event(), FairPlaces(1)
+    settings = dataclasses.replace(QUICK, timeout_seconds=0.1)
+    async with faulty([hanging_in("team", release)]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, settings, lambda: True, places.place)
+        made.on_cpu_binding(None, binding(owner="uid-gone"))
+        running = asyncio.create_task(made.run())
+        try:
+            await server.asked(1)
+            async with asyncio.timeout(5), places.place("other"):
+                assert count(server, "DELETE") == 1
+        finally:
+            release.set()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_deletion_that_is_refused_is_tried_less_and_less_often():
+    settings = dataclasses.replace(QUICK, sweep_seconds=0.01)
+    async with faulty([refuses(403, "Forbidden")]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, settings, lambda: True, FairPlaces(96).place)
+        obj = binding(owner="uid-gone")
+        made.on_cpu_binding(None, obj)
+        running = asyncio.create_task(made.run())
+        await server.asked(3)
+        await asyncio.sleep(0.6)
+        assert count(server, "DELETE") <= 9
+        made.on_cpu_binding(obj, None)
+        assert ("team", "p") not in made._refused, "nothing is kept of one that is gone"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_process_that_no_longer_leads_writes_nothing():
     async with faulty([says(201)]) as server:
         made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: False, FairPlaces(96).place)

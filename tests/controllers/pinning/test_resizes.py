@@ -16,9 +16,10 @@ from concerto.api.podreservation import Assignment, Pin
 from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.controllers.pinning.binding_objects import SIZE_ANNOTATION, build_pod_cpu_binding
 from concerto.controllers.pinning.resizes import PodResizes
+from concerto.kube import ApiError
 from concerto.kube.events import EventRecorder
 from support.crd_schemas import problems
-from support.faulty_server import Answer, faulty, refuses, says
+from support.faulty_server import Answer, faulty, refuses
 from support.scheduling_builders import NOW, cluster_state, node, pod, profile, raw_pod
 from support.topologies import machine
 
@@ -163,54 +164,104 @@ async def test_where_there_is_no_room_the_pod_keeps_its_cpus_and_gets_an_event()
     ], "six CPUs of three cores, of which others have requested two"
 
 
-def with_neighbour() -> tuple[World, dict[str, Any]]:
-    """Two pods of the node that were resized, and the binding of the second one."""
-    world = World(running("4"), binding("0-1"))
-    other, theirs = running("4"), binding("5-6")
-    for each in (other, theirs):
-        each["metadata"]["name"] = "q"
-    other["metadata"]["uid"] = theirs["status"]["podUID"] = theirs["metadata"]["ownerReferences"][0]["uid"] = "uid-q"
-    world.pods["default", "q"] = other
-    world.cluster.set_pod(PodView.from_raw(other), NOW)
-    world.cluster.set_cpu_binding(theirs)
-    return world, theirs
+class Neighbours(World):
+    """A node with two pods of a namespace each, one of which is resized first."""
+
+    def __init__(self, raw: dict[str, Any], obj: dict[str, Any], theirs: dict[str, Any]) -> None:
+        super().__init__(raw, obj)
+        self.other, self.theirs = running("4"), theirs
+        for each in (self.other, theirs):
+            each["metadata"] |= {"name": "q", "namespace": "team"}
+        uid = self.other["metadata"]["uid"] = "uid-q"
+        theirs["status"]["podUID"] = theirs["metadata"]["ownerReferences"][0]["uid"] = uid
+        self.pods["team", "q"] = self.other
+        self.cluster.set_pod(PodView.from_raw(self.other), NOW)
+        self.cluster.set_cpu_binding(theirs)
+
+    def judged(self, cpus: str, made_for: str) -> dict[str, Any]:
+        """The binding that was written, validated."""
+        found = copy.deepcopy(self.obj)
+        found["metadata"]["generation"] = found["status"]["observedGeneration"] = 2
+        found["metadata"]["annotations"][SIZE_ANNOTATION] = made_for
+        found["status"]["cpus"] = cpus
+        return found
 
 
-async def test_the_next_pod_of_the_node_waits_until_the_binding_before_it_is_validated():
-    world, theirs = with_neighbour()
-    judged = copy.deepcopy(world.obj)
-    judged["metadata"]["generation"] = judged["status"]["observedGeneration"] = 2
-    judged["metadata"]["annotations"][SIZE_ANNOTATION] = "4"
-    judged["status"]["cpus"] = "0-3"
-    assert await world.reconcile(theirs, judged, theirs) == [None, 1.0, None, None]
+async def test_the_next_pod_of_the_node_gets_no_cpus_of_a_binding_that_is_not_validated_yet():
+    world = Neighbours(running("4"), binding("0-1"), binding("5-6"))
+    assert await world.reconcile(world.theirs) == [None, None]
     assert world.cpus() == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    near = Neighbours(running("4"), binding("0-1"), binding("4,10"))
+    assert await near.reconcile(near.theirs) == [None, None]
+    first, second = near.cpus()
+    assert not set(first) & set(second)
 
 
-@pytest.mark.parametrize(
-    ("answer", "asked"),
-    [(says(200, {"metadata": {"generation": 2}}), 1), (refuses(409, "Conflict"), 2), (refuses(404, "NotFound"), 2)],
-    ids=["written", "changed meanwhile", "gone"],
-)
-async def test_the_next_pod_of_the_node_waits_while_the_binding_before_it_is_being_written(answer, asked):
-    world, theirs = with_neighbour()
-    release = asyncio.Event()
+async def test_the_next_pod_waits_where_it_has_room_only_in_what_the_one_before_gives_up():
+    world = Neighbours(running("2"), binding("0-5", "6"), binding("6-7"))
+    rest = binding("8-19", "12")
+    rest["metadata"] |= {"name": "rest"}
+    world.cluster.set_cpu_binding(rest)
+    sent: list[list[int]] = []
 
     async def server(request: web.Request) -> web.StreamResponse:
-        if "/podcpubindings/p" in request.path:
-            await release.wait()
-        return await answer(request)
+        sent.append([item["cpuID"] for item in json.loads(await request.read())["spec"]["cpuSet"]])
+        return web.json_response({"metadata": {"generation": 2}})
 
     async with faulty([server]) as made:
         recorder = EventRecorder(made.session, component="c", instance="i")
         resizes = PodResizes(made.session, world.cluster, world.profiles, world.pods, recorder, lambda: True)
+        assert await resizes.reconcile(KEY, world.obj) is None
+        assert await resizes.reconcile(("team", "q"), world.theirs) == 1.0
+        judged = world.judged(",".join(map(str, sent[0])), "2")
+        world.cluster.set_cpu_binding(judged)
+        assert await resizes.reconcile(KEY, judged) is None
+        assert await resizes.reconcile(("team", "q"), world.theirs) is None
+        assert not recorder._series, "nobody is told that there is no room"
+    assert [len(cpus) for cpus in sent] == [2, 4]
+
+
+@pytest.mark.parametrize("answer", [refuses(500, "InternalError"), refuses(403, "Forbidden")])
+async def test_a_write_that_fails_keeps_no_other_pod_of_the_node_from_its_cpus(answer):
+    world = Neighbours(running("4"), binding("0-1"), binding("5-6"))
+    sent: list[list[int]] = []
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/p"):
+            return await answer(request)
+        sent.append([item["cpuID"] for item in json.loads(await request.read())["spec"]["cpuSet"]])
+        return web.json_response({"metadata": {"generation": 2}})
+
+    async with faulty([server]) as made:
+        resizes = PodResizes(made.session, world.cluster, world.profiles, world.pods, None, lambda: True)  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(ApiError):
+                await resizes.reconcile(KEY, world.obj)
+        assert len(made.seen) == 2, "each is tried once"
+        assert await resizes.reconcile(("team", "q"), world.theirs) is None
+    assert sent == [[5, 6, 7, 8]]
+
+
+async def test_the_next_pod_of_the_node_is_resized_while_the_write_for_the_one_before_hangs():
+    world, release = Neighbours(running("4"), binding("0-1"), binding("4,10")), asyncio.Event()
+    sent: dict[str, list[int]] = {}
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        name = request.path.rpartition("/")[2]
+        sent[name] = [item["cpuID"] for item in json.loads(await request.read())["spec"]["cpuSet"]]
+        if name == "p":
+            await release.wait()
+        return web.json_response({"metadata": {"generation": 2}})
+
+    async with faulty([server]) as made:
+        resizes = PodResizes(made.session, world.cluster, world.profiles, world.pods, None, lambda: True)  # type: ignore[arg-type]
         hanging = asyncio.create_task(resizes.reconcile(KEY, world.obj))
         await made.asked(1)
-        assert await resizes.reconcile(("default", "q"), theirs) == 1.0
-        assert len(made.seen) == 1
+        assert await resizes.reconcile(("team", "q"), world.theirs) is None
         release.set()
         await hanging
-        await resizes.reconcile(("default", "q"), theirs)
-        assert len(made.seen) == asked
+    assert len(sent["q"]) == 4
+    assert not set(sent["p"]) & set(sent["q"])
 
 
 def test_a_change_of_requests_or_of_what_the_node_reports_is_looked_at():

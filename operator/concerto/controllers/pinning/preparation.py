@@ -11,6 +11,7 @@ earlier attempt is never mistaken for that of this attempt.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from concerto.controllers.pinning.binding_objects import (
 from concerto.controllers.pinning.status import read_answer
 from concerto.controllers.runtime.fair_places import PlaceOf
 from concerto.kube import ApiError, Conflict, KubeError, NotFound, Object, Session
+from concerto.kube.backoff import Backoff
 from concerto.kube.confirmed_writes import NotWritten, WriteSettings, wait_unless_leading, write_until_known
 from concerto.kube.resources import POD_CPU_BINDINGS
 from concerto.pinning.classification import LABEL
@@ -46,12 +48,14 @@ class PreparationSettings:
         first_backoff_seconds: wait before the second attempt; doubles each time.
         max_backoff_seconds: longest wait.
         sweep_seconds: time between two searches for bindings that are no longer needed.
+        max_sweep_backoff_seconds: longest wait until the deletion of one is tried again that was refused.
     """
 
     timeout_seconds: float = 4.0
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 5.0
     sweep_seconds: float = 0.5
+    max_sweep_backoff_seconds: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,9 @@ class PinningPreparation:
         self._ours: dict[BindingKey, Object] = {}  # bindings that the operator created, as they were last seen
         self._of_pod: dict[str, set[BindingKey]] = {}  # several: anybody may name any pod as an owner
         self._unchecked: set[BindingKey] = set()  # of `_ours`, those that may be unneeded
+        self._refused: Backoff[BindingKey] = Backoff(  # of `_unchecked`, those that could not be deleted
+            time.monotonic, first_seconds=settings.sweep_seconds, max_seconds=settings.max_sweep_backoff_seconds
+        )
 
     # --- for validation
 
@@ -135,6 +142,8 @@ class PinningPreparation:
                 del self._of_pod[before]
             # A standby replica never runs the sweep: what is gone must not stay in its set
             self._unchecked.discard(key)
+            if new is None:
+                self._refused.forget(key)
             if new is None and flight is not None and record_of(known) == flight.record:
                 flight.ended = "The pod's PodCPUBinding was deleted."
         if new is not None and (owner := owner_of(new)) is not None:
@@ -225,7 +234,7 @@ class PinningPreparation:
                 sweeps = {namespace: sweep for namespace, sweep in sweeps.items() if not sweep.done()}
                 keys: dict[str, list[BindingKey]] = {}
                 for key in self._unchecked:
-                    if key[0] not in sweeps:
+                    if key[0] not in sweeps and self._refused.is_due(key):
                         keys.setdefault(key[0], []).append(key)
                 sweeps |= {namespace: group.create_task(self._sweep(found)) for namespace, found in keys.items()}
                 await asyncio.sleep(self._settings.sweep_seconds)
@@ -239,6 +248,9 @@ class PinningPreparation:
             needed = uid is not None and (uid in self._flights or self._is_bound(uid))
             if obj is None or needed or await self._delete_object(obj):
                 self._unchecked.discard(key)
+                self._refused.forget(key)
+            else:
+                self._refused.failed(key)
 
     def _progress(self, obj: Object, assignment: Assignment) -> NotPrepared | str | None:
         """None if the agent is ready; NotPrepared if it never will be; else what is known so far."""
@@ -259,6 +271,7 @@ class PinningPreparation:
     async def _create(self, body: Object, deadline: float) -> str | None:
         """Create the binding before the deadline; returns the problem, or None."""
         problem = "the API server did not take the PodCPUBinding in time"
+        backoff = self._settings.first_backoff_seconds
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -276,7 +289,8 @@ class PinningPreparation:
                             )
                         problem = f"PodCPUBinding {name} of an earlier attempt is still being deleted"
                         await self._delete_object(found)
-                    await asyncio.sleep(self._settings.first_backoff_seconds)
+                    await asyncio.sleep(backoff)
+                    backoff = min(2 * backoff, self._settings.max_backoff_seconds)
         except (TimeoutError, NotWritten):
             return f"Could not create the pod's PodCPUBinding: {problem}."
 
@@ -332,7 +346,9 @@ class PinningPreparation:
         try:
             async with self._place(namespace):
                 await wait_unless_leading(self._may_write)
-                await self._session.delete(POD_CPU_BINDINGS.path(namespace, name), uid=metadata["uid"])
+                path, timeout = POD_CPU_BINDINGS.path(namespace, name), self._settings.timeout_seconds
+                # Once: whoever waits for it tries again, and a webhook that keeps it must not keep the place
+                await self._session.delete(path, uid=metadata["uid"], timeout_seconds=timeout, attempts=1)
         except (NotFound, Conflict):
             return True  # it is gone, or the name belongs to another one
         except KubeError:

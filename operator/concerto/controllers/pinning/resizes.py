@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
@@ -11,11 +12,12 @@ from concerto.api.pod import PodView
 from concerto.api.pod_requests import is_being_resized
 from concerto.api.podcpubinding import BindingKey
 from concerto.controllers.pinning.binding_objects import SIZE_ANNOTATION, containers_of, owner_of, size_of
-from concerto.kube import Conflict, NotFound, Object, Session
+from concerto.kube import ApiError, Conflict, NotFound, Object, ServerError, Session
 from concerto.kube.confirmed_writes import wait_unless_leading
 from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
+from concerto.kube.session import MERGE_PATCH, Patch
 from concerto.pinning.allocator import Placement
 from concerto.pinning.classification import LABEL
 from concerto.pinning.resizing import resize
@@ -30,6 +32,40 @@ _AGAIN_SECONDS = 1.0
 """Wait for the next try after a binding changed meanwhile, or while one of the node is not validated yet."""
 _NO_ROOM_SECONDS = 15.0
 """Wait for the next try for a pod whose node has too few CPUs."""
+_WRITE_SECONDS = 4.0
+"""For one write: it is tried again later, and not at once, where a webhook keeps it."""
+
+
+@dataclass(frozen=True)
+class _Room:
+    """CPUs for a pod.
+
+    Attributes:
+        placement: the CPUs.
+        beyond: how many millicores more than before they are beyond the pod's request.
+    """
+
+    placement: Placement
+    beyond: int
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A binding that is being written or was written, and whose status does not show that yet.
+
+    Attributes:
+        node: of its pod.
+        generation: that it has then.
+        cpus: that it gets, as bits.
+        beyond: how many millicores more than before it holds beyond its pod's request.
+        is_known: whether the write is known to have been carried out.
+    """
+
+    node: str
+    generation: int
+    cpus: int
+    beyond: int
+    is_known: bool = False
 
 
 class PodResizes:
@@ -67,8 +103,7 @@ class PodResizes:
         self._pods = pods
         self._recorder = recorder
         self._may_write = may_write
-        # By node, a binding that was written and its generation, until its status shows that it was validated
-        self._unvalidated: dict[str, tuple[BindingKey, int]] = {}
+        self._unvalidated: dict[BindingKey, _Written] = {}
 
     def on_pod(self, old: Object | None, new: Object | None) -> None:
         """A pod appeared, changed or went. Its binding has its name."""
@@ -83,11 +118,9 @@ class PodResizes:
         """
         status = (obj or {}).get("status") or {}
         observed = status.get("observedGeneration", 0)
-        self._unvalidated = {
-            node: (each, generation)
-            for node, (each, generation) in self._unvalidated.items()
-            if each != key or (obj is not None and observed < generation)
-        }
+        before = self._unvalidated.get(key)
+        if before is not None and (obj is None or not before.is_known or observed >= before.generation):
+            del self._unvalidated[key]
         raw, node = self._pods.get(key), status.get("nodeName", "")
         if obj is None or raw is None or "deletionTimestamp" in obj["metadata"]:
             return None
@@ -98,13 +131,15 @@ class PodResizes:
         if found is None:
             return None
         pod, workload = found
-        if node in self._unvalidated:
+        if key in self._unvalidated:
             return _AGAIN_SECONDS
-        placement = self._place(key, pod, workload, status)
-        if placement is None:
+        room = self._place(key, pod, workload, status)
+        if room is None and self._others_of(node, key):
+            return _AGAIN_SECONDS  # they may be about to give CPUs up
+        if room is None:
             self._report(obj, pod, workload, status["cpus"])
             return _NO_ROOM_SECONDS
-        return await self._write(key, obj, pod, placement)
+        return await self._write(key, obj, pod, room)
 
     def _new_workload(self, obj: Object, raw: Object) -> tuple[PodView, Workload] | None:
         """The pod and its workload, if its binding was made for another one."""
@@ -123,10 +158,16 @@ class PodResizes:
         workload = workload_of(pod, profile.settings.workload_aware)
         return (pod, workload) if isinstance(workload, Workload) else None
 
-    def _place(self, key: BindingKey, pod: PodView, workload: Workload, status: Mapping[str, Any]) -> Placement | None:
-        """CPUs for the pod that no other pod holds or requests; None if its node has too few."""
+    def _others_of(self, node: str, key: BindingKey) -> dict[BindingKey, _Written]:
+        """Other bindings of the node that were written and are not validated yet."""
+        return {each: made for each, made in self._unvalidated.items() if made.node == node and each != key}
+
+    def _place(self, key: BindingKey, pod: PodView, workload: Workload, status: Mapping[str, Any]) -> _Room | None:
+        """CPUs for the pod that no other pod holds, requests or is about to get; None if its node has too few."""
         node = status["nodeName"]
-        occupancy = self._cluster.cpus.occupancy_without(node, key)
+        unvalidated = self._others_of(node, key)
+        more = {each: made.cpus for each, made in unvalidated.items()}
+        occupancy = self._cluster.cpus.occupancy_without(node, key, more)
         if occupancy is None or node not in self._cluster.row_of:
             return None
         own, level = to_mask(parse_cpu_list(status["cpus"])), status["exclusivenessLevel"]
@@ -137,7 +178,10 @@ class PodResizes:
         row, request = self._cluster.row_of[node], pod.requests.get("cpu", 0)
         free = int(self._cluster.resources.free(("cpu",), slice(row, row + 1))[0][0])
         others = int(self._cluster.exclusive.beyond_requests[row]) - max(held - request, 0)
-        return found if needed <= max(held, request, free + request - others) else None  # all in millicores
+        others += sum(made.beyond for made in unvalidated.values())
+        if needed > max(held, request, free + request - others):  # all in millicores
+            return None
+        return _Room(found, max(max(needed, request) - max(held, request), 0))
 
     def _report(self, obj: Object, pod: PodView, workload: Workload, cpus: str) -> None:
         note = (
@@ -153,31 +197,34 @@ class PodResizes:
             related=obj,
         )
 
-    async def _write(self, key: BindingKey, obj: Object, pod: PodView, placement: Placement) -> float | None:
+    async def _write(self, key: BindingKey, obj: Object, pod: PodView, room: _Room) -> float | None:
+        cpus, generation = room.placement.cpus, obj["metadata"].get("generation", 0)
         metadata = {
             "resourceVersion": obj["metadata"]["resourceVersion"],
             "annotations": {SIZE_ANNOTATION: size_of(pod)},
         }
-        spec = {
-            "cpuSet": [{"cpuID": cpu} for cpu in bits(placement.cpus)],
-            "containers": list(containers_of(pod)) or None,
-        }
-        known = obj["metadata"].get("generation", 0)
-        # Where this takes long, other namespaces have turns: none of them is to find the same CPUs free meanwhile
-        self._unvalidated[pod.node_name] = (key, known + 1)
+        spec = {"cpuSet": [{"cpuID": cpu} for cpu in bits(cpus)], "containers": list(containers_of(pod)) or None}
+        patch = Patch(MERGE_PATCH, {"metadata": metadata, "spec": spec})
+        # Where this takes long, others of the node have turns: none of them is to find the same CPUs free
+        made = self._unvalidated[key] = _Written(pod.node_name, generation + 1, cpus, room.beyond)
         try:
             await wait_unless_leading(self._may_write)
-            written = await self._session.patch(POD_CPU_BINDINGS.path(*key), {"metadata": metadata, "spec": spec})
-        except NotFound:
-            return None
-        except Conflict:
-            return _AGAIN_SECONDS  # its status was written meanwhile
-        finally:
-            self._unvalidated.pop(pod.node_name, None)
-        cpus = format_cpu_list(bits(placement.cpus))
-        logger.info("PodCPUBinding %s/%s: CPUs %s for a pod that was resized", *key, cpus)
-        if written["metadata"]["generation"] != obj["metadata"].get("generation"):
-            self._unvalidated[pod.node_name] = (key, written["metadata"]["generation"])
+            written = await self._session.request(
+                "PATCH", POD_CPU_BINDINGS.path(*key), body=patch, timeout_seconds=_WRITE_SECONDS, attempts=1
+            )
+        except ApiError as error:
+            if not isinstance(error, ServerError):  # else it may have been carried out
+                self._unvalidated.pop(key, None)
+            if isinstance(error, NotFound):
+                return None
+            if isinstance(error, Conflict):
+                return _AGAIN_SECONDS  # its status was written meanwhile
+            raise
+        logger.info("PodCPUBinding %s/%s: CPUs %s for a pod that was resized", *key, format_cpu_list(bits(cpus)))
+        if written["metadata"]["generation"] == generation:
+            self._unvalidated.pop(key, None)
+        else:
+            self._unvalidated[key] = replace(made, generation=written["metadata"]["generation"], is_known=True)
         return None
 
 

@@ -8,7 +8,7 @@ thousand empty nodes is fitted in once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 from weakref import WeakValueDictionary
 
@@ -196,12 +196,24 @@ class CPUs:
         found = self._nodes.get(node)
         return 0 if found is None or found.index is None else found.index.online.bit_count()
 
-    def occupancy_without(self, node: str, key: BindingKey) -> Occupancy | None:
-        """The node as it is but for one binding; None if nothing is known of its CPUs."""
+    def occupancy_without(
+        self, node: str, key: BindingKey, more: Mapping[BindingKey, int] | None = None
+    ) -> Occupancy | None:
+        """The node as it is but for one binding; None if nothing is known of its CPUs.
+
+        Args:
+            node: its name.
+            key: of the binding that is left out.
+            more: further CPUs, as bits, that other bindings of the node are about to get.
+        """
         found = self._nodes.get(node)
         if found is None or found.index is None:
             return None
-        claims = _in_order(claim for each, claim in (found.claims | found.assumed).items() if each != key)
+        held = found.claims | found.assumed
+        for each, cpus in (more or {}).items():
+            if each in held:
+                held[each] = replace(held[each], cpus=held[each].cpus | cpus)
+        claims = _in_order(claim for each, claim in held.items() if each != key)
         return Occupancy(found.index, found.reserved, found.kubelet_exclusive, claims)
 
     def exclusive_count(self, node: str, asked: Workload) -> int:
