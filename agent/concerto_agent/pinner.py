@@ -16,13 +16,12 @@ from dataclasses import replace
 
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
-from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
-from concerto.kube.apply import Target
+from concerto.kube import KubeError, NotFound, Reflector, Session
 from concerto.kube.errors import Forbidden, Unauthorized
-from concerto.kube.failpoints import point
 from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
-from concerto_agent.bindings import Object, build_agent_status, own_part, read_claim
+from concerto_agent.binding_statuses import BindingStatuses
+from concerto_agent.bindings import Object, build_agent_status, read_claim
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import ContainerWatcher
 from concerto_agent.cpuset_writer import CpusetWriter, WriterName
@@ -42,8 +41,6 @@ from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.workload_fit import Fits
 
 log = logging.getLogger(__name__)
-
-_FIELD_MANAGER = "concerto-agent"
 
 
 class Pinner:
@@ -106,13 +103,12 @@ class Pinner:
             settings=ONE_OF_MANY,
         )
         self._claims: dict[BindingKey, Claim] = {}
-        self._objects: dict[BindingKey, Object] = {}
+        self._statuses = BindingStatuses(session, settings, self._status, clock, log)
         self._fits = Fits(hierarchies, settings.fit)
         self._enforced = asyncio.Event()
         self._errors = ErrorLog(log)
         self._missed: set[str] = set()  # pods that changed before the first look at all of them was over
         self._wake = asyncio.Event()
-        self._status_changed = asyncio.Event()
 
     @property
     def held(self) -> HeldCPUs:
@@ -151,7 +147,7 @@ class Pinner:
                 tasks.create_task(self._watcher.run())
                 tasks.create_task(self._reflector.run())
                 tasks.create_task(self._enforce())
-                tasks.create_task(self._publish())
+                tasks.create_task(self._statuses.run(self._enforced))
                 if self._plugin is not None:
                     tasks.create_task(self._answer_runtime(self._plugin))
         finally:
@@ -209,23 +205,19 @@ class Pinner:
         metadata = (new or old or {})["metadata"]
         key = (metadata["namespace"], metadata["name"])
         before = self._claims.get(key)
-        if new is None:
-            self._objects.pop(key, None)
-            claim = None
-        else:
-            self._objects[key] = new
+        claim = None
+        if new is not None:
             try:
                 claim = read_claim(new, self._node_name, before)
             except Exception as error:  # Concerto writes no such status, and it must not end the agent
                 log.error("PodCPUBinding %s/%s is not usable: %s: %s", *key, type(error).__name__, error)
-                claim = None
         if claim is None:
             self._claims.pop(key, None)
         else:
             self._claims[key] = claim
         if claim != before:
             self._wake.set()
-        self._status_changed.set()
+        self._statuses.put(key, new, asks_anew=claim != before)
 
     def _pod_changed(self, uid: str, came: bool) -> None:
         if came:
@@ -248,7 +240,7 @@ class Pinner:
             return
         self._errors.forget(f"pod {uid}")
         if changed:
-            self._status_changed.set()
+            self._statuses.look()
 
     # Writing
 
@@ -265,7 +257,7 @@ class Pinner:
 
     def _memory_moved(self, uid: str) -> None:
         self._look_at(uid)
-        self._status_changed.set()
+        self._statuses.look()
 
     async def _enforce(self) -> None:
         await self._reflector.synced.wait()
@@ -283,48 +275,11 @@ class Pinner:
                 self._fits.look(self._cpusets.grants, self._watcher.pods, self._clock())
             except Exception as error:  # the next look may succeed, and to end would give up the pins of all pods
                 self._errors.note("CPUs can't be given to pods", error)
-            self._status_changed.set()
+            self._statuses.look()
             try:
                 await asyncio.wait_for(self._wake.wait(), self._settings.repair_seconds)
             except TimeoutError:
                 continue
-
-    async def _publish(self) -> None:
-        complaint = ""
-        while True:
-            await self._status_changed.wait()
-            self._status_changed.clear()
-            if not self._enforced.is_set():
-                continue
-            problem = ""
-            for key, obj in list(self._objects.items()):
-                try:
-                    status = self._status(key, obj)
-                    if status is not None and status != own_part(obj.get("status") or {}):
-                        await self._write_status(key, obj, status)
-                    self._errors.forget("PodCPUBinding {}/{}".format(*key))
-                except (NotFound, Invalid, Conflict):
-                    continue  # it is gone, or another object: the watch shows it in a moment
-                except KubeError as error:
-                    problem = "PodCPUBinding {}/{}: status not written: {}".format(*key, error)
-                    if not isinstance(error, ApiError):
-                        break  # nobody answers; a refusal is of this one, and others wait for their word
-                except Exception as error:
-                    self._errors.note("PodCPUBinding {}/{}".format(*key), error)
-            if problem:
-                if not complaint:
-                    log.warning("%s", problem)
-                self._status_changed.set()
-                await asyncio.sleep(self._settings.retry_seconds)
-            complaint = problem
-
-    async def _write_status(self, key: BindingKey, obj: Object, status: Object) -> None:
-        target = Target(POD_CPU_BINDINGS, key[1], key[0], obj["metadata"]["uid"])
-        point("before-pin-status")
-        written = await apply_status(self._session, target, status, field_manager=_FIELD_MANAGER, force=True)
-        point("after-pin-status")
-        if self._objects.get(key) is obj:
-            self._objects[key] = written
 
     def _status(self, key: BindingKey, obj: Object) -> Object | None:
         """The status to write for a binding; None while it is not known."""

@@ -39,7 +39,9 @@ class PinningSettings:
         daemon_set: namespace and name of the DaemonSet that the agent belongs to; None: of none.
         repair_seconds: between two looks at every pod, and at the topology.
         attempts: how often a pod is looked at again whose cgroups change while they are written.
-        retry_seconds: wait after a status could not be written.
+        retry_seconds: wait after a status could not be written; doubles with each further time.
+        max_retry_seconds: the doubling ends there.
+        write_timeout_seconds: for one write of a status, which an admission webhook may keep.
         release_timeout_seconds: how long the API server may take to answer whether the DaemonSet is gone.
         fit: when a pod uses its CPUs as its workload type says.
         nri: how to register with the container runtime; None: it is not asked.
@@ -51,6 +53,8 @@ class PinningSettings:
     repair_seconds: float = 15.0
     attempts: int = 5
     retry_seconds: float = 2.0
+    max_retry_seconds: float = 15.0
+    write_timeout_seconds: float = 5.0
     release_timeout_seconds: float = 5.0
     fit: FitSettings = field(default_factory=FitSettings)
     nri: NriSettings | None = None

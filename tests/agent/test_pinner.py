@@ -15,6 +15,7 @@ from concerto_agent.pinning_settings import PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.faulty_server import faulty, hangs_up, refuses
 from support.sysfs_trees import build, smt
+from support.waiting import eventually
 
 NOW = "2026-03-01T12:00:00Z"
 
@@ -32,8 +33,18 @@ def binding(name: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("answer", [refuses(403, "Forbidden"), refuses(500, "InternalError")])
-async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waiting(tmp_path, answer):
+async def hangs(request: web.Request) -> web.StreamResponse:
+    """As an admission webhook keeps it."""
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+@pytest.mark.parametrize(
+    ("answer", "within_seconds"),
+    [(refuses(403, "Forbidden"), 1000.0), (refuses(500, "InternalError"), 1000.0), (hangs, 0.2)],
+    ids=["refused", "failed", "not answered"],
+)
+async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waiting(tmp_path, answer, within_seconds):
     sys = build(tmp_path / "sys", smt(1, 2, 2))
     model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
     for uid in ("a", "b", "c"):
@@ -59,7 +70,12 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
     async with faulty([server]) as made:
-        settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", retry_seconds=1000.0)
+        settings = PinningSettings(
+            tmp_path / "cpu_manager_state",
+            tmp_path / "config.yaml",
+            retry_seconds=within_seconds,
+            write_timeout_seconds=0.2,
+        )
         pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         running = asyncio.create_task(pinner.run())
         async with asyncio.timeout(20):
@@ -67,6 +83,35 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert reported == {"b": "True", "c": "True"}
+
+
+async def test_a_status_that_is_refused_is_tried_less_and_less_often(tmp_path):
+    sys = build(tmp_path / "sys", smt(1, 2, 2))
+    model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
+    model.start("a", "burstable")
+    (tmp_path / "cpu_manager_state").write_text(json.dumps({"policyName": "none"}))
+    tried = 0
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        nonlocal tried
+        if request.method == "PATCH":
+            tried += 1
+            return await refuses(403, "Forbidden")(request)
+        if "watch" in request.query:
+            return await hangs_up(request)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [binding("a")]})
+
+    async with faulty([server]) as made:
+        settings = PinningSettings(
+            tmp_path / "cpu_manager_state", tmp_path / "config.yaml", repair_seconds=0.01, retry_seconds=0.02
+        )
+        pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
+        running = asyncio.create_task(pinner.run())
+        await eventually(lambda: tried >= 3)
+        await asyncio.sleep(0.6)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert tried <= 8
 
 
 async def test_a_type_that_does_not_fit_what_the_pod_uses_is_reported(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from concerto.kube.resources import Resource
-from concerto.kube.session import Object, Session
+from concerto.kube.session import APPLY_PATCH, Object, Patch, Session
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,13 @@ class Target:
 
 
 async def apply_status(
-    session: Session, target: Target, status: dict[str, Any], *, field_manager: str, force: bool = False
+    session: Session,
+    target: Target,
+    status: dict[str, Any],
+    *,
+    field_manager: str,
+    force: bool = False,
+    once_within_seconds: float | None = None,
 ) -> Object:
     """Write what ``field_manager`` owns of an object's status; fields that it now leaves out are removed.
 
@@ -39,17 +45,20 @@ async def apply_status(
         status: every field that this manager owns.
         field_manager: the owner of these fields.
         force: take fields that another manager owns.
+        once_within_seconds: the only attempt may take so long; None: as the session has it.
 
     Raises:
         Conflict: another manager owns one of the fields and ``force`` is not set.
         Invalid: the UID differs (which the server sees as an attempt to change it), or the status breaks the schema.
         NotFound: there is no such object; a status never makes one.
     """
-    return await session.apply(
+    return await session.request(
+        "PATCH",
         target.resource.path(target.namespace, target.name, "status"),
-        build_status(target, status),
-        field_manager=field_manager,
-        force=force,
+        params={"fieldManager": field_manager, "force": "true" if force else "false"},
+        body=Patch(APPLY_PATCH, build_status(target, status)),
+        timeout_seconds=once_within_seconds,
+        attempts=None if once_within_seconds is None else 1,
     )
 
 
