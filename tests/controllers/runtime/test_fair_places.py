@@ -8,13 +8,14 @@ import random
 import pytest
 
 from concerto.controllers.runtime.fair_places import FairPlaces
+from support.waiting import eventually
 
 
 class Work:
     """Pieces of work, each of which holds its place until it is ended."""
 
-    def __init__(self, places: int) -> None:
-        self.places = FairPlaces(places)
+    def __init__(self, places: int, **settings: float) -> None:
+        self.places = FairPlaces(places, **settings)
         self.begun: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
@@ -130,10 +131,97 @@ async def test_places_that_are_given_out_of_turn_to_work_that_never_ends_are_one
         assert work.begun[-1] == "stuck1"
 
 
+SOON = 0.6
+"""Seconds after which work is slow in these tests."""
+
+
+async def slow(work: Work, *namespaces: str) -> None:
+    await eventually(lambda: all(work.places.is_slow([each]) for each in namespaces))
+    await work.settle()
+
+
+async def test_however_many_namespaces_hold_all_places_for_long_others_have_some_before_long():
+    stuck = [f"s{i}x" for i in range(6)]
+    async with Work(32, slow_seconds=SOON) as work:
+        for name in stuck:
+            for i in range(40):
+                await work.ask(f"{name}{i}")
+        assert len(work.begun) == 32
+        for i in range(10):
+            await work.ask(f"free{i}")
+        await slow(work, *stuck)
+        free = sum(name.startswith("free") for name in work.begun)
+        assert 0 < free <= 8, "half of the 16 that may be held besides"
+        assert len(work.begun) <= 48
+
+
+async def test_slow_namespaces_have_half_as_many_places_among_them():
+    async with Work(32, slow_seconds=SOON) as work:
+        for i in range(20):
+            await work.ask(f"stuck{i}")
+        await slow(work, "stuck")
+        for i in range(20, 60):
+            await work.ask(f"stuck{i}")
+        assert len(work.begun) == 16
+        for i in range(16):
+            await work.end(f"stuck{i}")
+        assert len(work.begun) == 16 + 8
+        for i in range(40):
+            await work.ask(f"free{i}")
+        assert sum(name.startswith("free") for name in work.begun) == 16, "as many as it has beside nobody"
+
+
+async def test_places_beyond_the_usual_ones_are_not_for_work_that_lasts_itself():
+    async with Work(4, slow_seconds=SOON) as work:
+        for name in ("a0", "a1"):
+            await work.ask(name)
+        await asyncio.sleep(SOON / 4)
+        for name in ("b0", "c0", "c1", "b1"):
+            await work.ask(name)
+        await slow(work, "a")
+        assert work.begun == ["a0", "a1", "b0", "c0"]
+        await work.ask("d0")
+        assert work.begun[4:] == ["d0"]
+
+
+async def test_a_namespace_is_not_slow_any_more_once_work_of_it_ends_soon_and_none_lasts():
+    async with Work(8, slow_seconds=SOON) as work:
+        await work.ask("a0")
+        await slow(work, "a")
+        await work.ask("a1")
+        await work.end("a1")
+        assert work.places.is_slow(["a"]), "other work of it still lasts"
+        await work.end("a0")
+        assert work.places.is_slow(["a"]), "it has lasted for long"
+        await work.ask("a2")
+        await work.end("a2")
+        assert not work.places.is_slow(["a"])
+
+
+async def test_work_that_lasts_is_due_to_the_namespace_that_was_slow_before():
+    async with Work(16, slow_seconds=SOON) as work:
+        await work.ask("v0", "victims")
+        await slow(work, "victims")
+        await work.ask("a0", "a", "victims")
+        await asyncio.sleep(1.2 * SOON)
+        await work.ask("b0", "b")
+        assert not work.places.is_slow("ab")
+        assert work.places.is_slow(["a", "victims"])
+
+
+async def test_no_more_is_remembered_of_namespaces_than_counts():
+    async with Work(4, slow_seconds=0.0) as work:
+        for i in range(1200):
+            await work.ask(f"n{i}", f"n{i}")
+            await work.end(f"n{i}")
+        assert len(work.places._slow) <= 1001
+
+
+@pytest.mark.parametrize("slow_seconds", [5.0, 0.001], ids=["none is slow", "some are slow"])
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_is_cancelled_no_place_is_lost_and_none_given_twice(seed):
+async def test_whatever_is_cancelled_no_place_is_lost_and_none_given_twice(seed, slow_seconds):
     chance = random.Random(seed)
-    async with Work(5) as work:
+    async with Work(5, slow_seconds=slow_seconds) as work:
         for i in range(150):
             if chance.random() < 0.5:
                 await work.ask(f"{i}", *chance.sample("abcd", chance.choice([1, 1, 2, 3])))
@@ -144,16 +232,19 @@ async def test_whatever_is_cancelled_no_place_is_lost_and_none_given_twice(seed)
                     await asyncio.sleep(0)
                 if chance.random() < 0.5:
                     work.tasks[name].cancel()
-            assert 0 <= work.places._free <= 5
-            assert sum(work.places._held.values()) >= 5 - work.places._free
+            usual, of_slow = work.places._usual, work.places._of_slow
+            assert 0 <= usual.free <= 5
+            assert usual.free + of_slow.free >= 0
+            assert sum(usual.held.values()) >= 5 - usual.free
         for _ in range(150):
             for name in work.tasks:
                 work._ends[name].set()
             await work.settle()
         assert all(task.done() for task in work.tasks.values())
         places = work.places
-        assert (places._free, places._beyond) == (5, None)
-        assert not any((places._held, places._waiting, places._passed_over))
+        assert (places._usual.free, places._of_slow.free, places._beyond) == (5, 2, None)
+        held = (places._usual.held, places._of_slow.held, places._holds, places._recent)
+        assert not any((*held, places._waiting, places._passed_over, *places._slow.values()))
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["while it waits", "as its turn comes"])
@@ -169,5 +260,5 @@ async def test_who_is_cancelled_keeps_no_place(waits):
         await work.end("a0")
         assert work.begun == ["a0", "a2"]
         await work.end("a2")
-        assert not work.places._held
+        assert not work.places._holds
         assert not work.places._waiting

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from concerto.controllers.scheduling import binding_load as module
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
+from concerto.controllers.scheduling.eviction import EvictionSettings
 from concerto.kube import SessionSettings
 from support.binding_writes import writing
+from support.waiting import eventually
 
 SETTINGS = PipelineSettings()
 ALONE, AT_LEAST = SETTINGS.max_waiting_bindings, SETTINGS.min_waiting_bindings
@@ -36,13 +39,13 @@ async def test_a_namespace_whose_bindings_hang_leaves_half_of_the_places_to_othe
         assert writes.in_flight["free"] == 10
 
 
-async def test_where_bindings_of_six_namespaces_hang_another_has_a_place_and_with_seven_none_is_left():
-    hang = {f"n{i}": 60 for i in range(6)}
-    async with writing(BindingLoad(SETTINGS), **hang) as writes:
-        await writes.begin("free")
-        assert writes.in_flight["free"] == 1
-        await writes.begin("last")
-        assert writes.in_flight["last"] == 0
+async def test_where_bindings_of_many_namespaces_hang_another_has_places_as_soon_as_they_have_stalled():
+    hang = {f"n{i}": 60 for i in range(7)}
+    async with writing(BindingLoad(replace(SETTINGS, stalled_seconds=0.5)), **hang) as writes:
+        assert writes.in_flight.total() == 96
+        await writes.begin("free", 30)
+        await eventually(lambda: writes.in_flight["free"] > 0)
+        assert writes.in_flight["free"] <= 24, "half of those that may be held besides"
 
 
 async def test_no_cycle_starts_while_as_many_bindings_wait_as_a_cycle_decides():
@@ -201,7 +204,11 @@ async def test_events_do_not_wait_for_bindings_that_hang_though_others_go_on():
 
 
 async def test_what_a_session_may_send_at_a_time_is_more_than_writes_that_hang_hold():
-    load = BindingLoad(SETTINGS)
-    async with writing(load, **{f"n{i}": 50 for i in range(10)}) as writes:
-        assert writes.in_flight.total() <= SETTINGS.max_concurrent_bindings
-    assert SETTINGS.max_concurrent_bindings < SessionSettings().max_requests / 2
+    load = BindingLoad(replace(SETTINGS, stalled_seconds=0.1))
+    at_most = 1.5 * SETTINGS.max_concurrent_bindings
+    async with writing(load, **{f"n{i}": 50 for i in range(20)}) as writes:
+        await eventually(lambda: writes.in_flight.total() > SETTINGS.max_concurrent_bindings)
+        await asyncio.sleep(0.3)
+        assert writes.in_flight.total() <= at_most
+    evictions = 1.5 * 2 * EvictionSettings().max_concurrent
+    assert at_most + evictions + 250 < SessionSettings().max_requests

@@ -165,6 +165,35 @@ async def test_a_namespace_whose_webhook_does_not_answer_keeps_no_room_from_pods
         await asyncio.gather(*stuck, return_exceptions=True)
 
 
+@pytest.mark.parametrize("hangs", ["PATCH", "DELETE"])
+async def test_namespaces_whose_webhooks_do_not_answer_keep_no_room_from_others_for_long_however_many_they_are(hangs):
+    release = asyncio.Event()
+
+    async def answer(request):
+        if request.method == hangs and "/namespaces/stuck" in request.path:
+            await release.wait()
+        return await OK(request)
+
+    async with preempting(answer) as it:
+        places = EvictionPlaces(EvictionSettings(slow_seconds=0.2))
+        writes = PreemptionWrites(it.made.context, replace(it.made.parts, eviction_places=places))
+
+        def evict(name, namespace):
+            asks, victim = pod(f"asks-{name}", namespace=namespace), pod(name, namespace=namespace, nodeName="a")
+            return writes.evict([Eviction(victim, "a", asks)], lambda: True)
+
+        stuck = [asyncio.create_task(evict(f"p{i}", f"stuck{i % 6}")) for i in range(6 * 20)]
+        await it.server.asked(32)
+        async with asyncio.timeout(3):  # a request that hangs ends after 4 s
+            await evict("free", "free")
+        assert not places.are_slow(["free"])
+        await eventually(lambda: all(places.are_slow([f"stuck{i}"]) for i in range(6)))
+        release.set()
+        for task in stuck:
+            task.cancel()
+        await asyncio.gather(*stuck, return_exceptions=True)
+
+
 async def test_nominations_that_hang_keep_none_of_another_namespace_from_being_written():
     release = asyncio.Event()
 
@@ -222,13 +251,16 @@ async def test_events_wait_and_cycles_are_farther_apart_while_many_preemptions_g
         load = it.made.parts.load
         tasks = PreemptionTasks(load)
         for _ in range(PipelineSettings().max_preemptions_beside_events):
-            tasks.start(release.wait())
+            tasks.start(release.wait(), pod("asks"))
         assert not load.busy
         between_cycles = load.min_cycle_interval_seconds
         it.fails()
         await it.server.asked(1)
         assert load.busy
         assert load.min_cycle_interval_seconds > between_cycles
+        load.are_slow = lambda namespaces: namespaces == {"default"}
+        assert not load.busy, "those that hang are no load"
+        load.are_slow = lambda namespaces: False
         release.set()
         await eventually(lambda: not load.busy)
         assert load.min_cycle_interval_seconds == between_cycles
@@ -246,7 +278,7 @@ async def test_victims_that_end_one_at_a_time_get_no_cycle_each(many, monkeypatc
     settings = PipelineSettings(min_cycle_interval_beside_preemptions_seconds=100.0)
     async with faulty([OK]) as server:
         made = scheduling(server.session, settings=settings)
-        made.parts.load.preemptions = settings.max_preemptions_beside_events + many
+        made.parts.load.preemptions[frozenset({"default"})] = settings.max_preemptions_beside_events + many
         made.informers.pods.on_change(None, raw_pod("asks"))
         running = asyncio.create_task(made.scheduler.run())
         await eventually(lambda: made.parts.reporter._waiting)

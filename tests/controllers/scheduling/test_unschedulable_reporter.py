@@ -61,7 +61,7 @@ def reported_in(reporter: UnschedulableReporter, time: Time, seconds: float, not
 
 def load_of(many_preemptions: bool = False) -> BindingLoad:
     load = BindingLoad(PIPELINE)
-    load.preemptions = PIPELINE.max_preemptions_beside_events + many_preemptions
+    load.preemptions[frozenset({"default"})] = PIPELINE.max_preemptions_beside_events + many_preemptions
     return load
 
 

@@ -4,13 +4,60 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 PlaceOf = Callable[[str], AbstractAsyncContextManager[None]]
 """A place for work that is for the namespace: entering waits for it, leaving gives it back."""
 _Lane = frozenset[str]
 """The namespaces that work is done for."""
+_MAX_REMEMBERED = 1000
+"""Slow namespaces that are remembered beside those whose work goes on."""
+
+
+@dataclass(eq=False, slots=True)
+class _Pool:
+    """Places that are given by one rule.
+
+    Attributes:
+        free: places that nobody holds; negative where more are held than there are.
+        held: places by namespace.
+    """
+
+    free: int
+    held: Counter[str] = field(default_factory=Counter)
+
+    def add(self, lane: _Lane) -> None:
+        """One more place is held."""
+        self.free -= 1
+        self.held.update(lane)
+
+    def remove(self, lane: _Lane) -> None:
+        """One place less is held."""
+        self.free += 1
+        for namespace in lane:
+            self.held[namespace] -= 1
+            if not self.held[namespace]:
+                del self.held[namespace]
+
+
+@dataclass(eq=False, slots=True)
+class _Hold:
+    """A place that is held.
+
+    Attributes:
+        lane: for whom.
+        pool: that the place is of.
+        since: seconds.
+        blamed: namespaces that are slow because of it.
+    """
+
+    lane: _Lane
+    pool: _Pool
+    since: float
+    blamed: _Lane = frozenset()
 
 
 class FairPlaces:
@@ -20,68 +67,156 @@ class FairPlaces:
     and if its work never ends, others have half of the rest. Several such namespaces leave some places, too: of 32, the
     first one has 16, the next one 8, then 4, 2 and 1.
 
+    However many they are, they hold up others only for a while: a namespace with work that has lasted for
+    ``slow_seconds`` is slow, until none of it does and other work of it ends sooner. Places for slow namespaces are
+    others, half as many, which they have by the same rule. The places that they held before are free for other
+    namespaces, as far as never more than half as many again are held in all. Those places are for namespaces whose work
+    has lasted for less than half of the time.
+
     For work that is for several namespaces, all of them have to have fewer. Where each of them always has other work,
     that may never be so at one time. So one place at a time goes to such work that others were served before as often
-    as there are places, whatever its namespaces hold.
+    as there are places, whatever its namespaces hold. If it is slow, that is due to those of its namespaces that were
+    slow before; to all of them if none was.
 
     Args:
         places: held at a time.
+        slow_seconds: longer than most work takes where the API server is slow to answer everybody.
     """
 
-    def __init__(self, places: int) -> None:
-        self._places = self._free = places
-        self._held: Counter[str] = Counter()  # by namespace
-        self._waiting: OrderedDict[_Lane, deque[asyncio.Future[None]]] = OrderedDict()  # whose turn is next first
+    def __init__(self, places: int, *, slow_seconds: float = 5.0) -> None:
+        self._places = places
+        self._slow_seconds = slow_seconds
+        self._usual, self._of_slow = _Pool(places), _Pool(max(1, places // 2))
+        self._holds: dict[_Hold, None] = {}
+        self._recent: dict[_Hold, None] = {}  # of these, those that have not lasted for long; the longest ones first
+        self._slow: dict[str, int] = {}  # slow namespaces, and how much of their work lasts
+        self._waiting: OrderedDict[_Lane, deque[asyncio.Future[_Hold]]] = OrderedDict()  # whose turn is next first
         self._passed_over: Counter[_Lane] = Counter()  # how often, of those for several namespaces
-        self._beyond: _Lane | None = None  # who has the place that is given whatever its namespaces hold
+        self._beyond: _Hold | None = None  # the place that is given whatever its namespaces hold
+        self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def place(self, *namespaces: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it while the context is open; it counts for each of the namespaces."""
-        lane = frozenset(namespaces)
-        await self._take(lane)
+        hold = await self._take(frozenset(namespaces))
         try:
             yield
         finally:
-            self._give_back(lane)
+            self._give_back(hold)
 
-    async def _take(self, lane: _Lane) -> None:
+    def is_slow(self, namespaces: Iterable[str]) -> bool:
+        """Whether one of the namespaces has work that has lasted for long, and none since that has ended sooner."""
+        self._note_slow()
+        return self._are_slow(namespaces)
+
+    def _are_slow(self, namespaces: Iterable[str]) -> bool:
+        return not self._slow.keys().isdisjoint(namespaces)
+
+    async def _take(self, lane: _Lane) -> _Hold:
+        self._note_slow()
         if lane not in self._waiting and self._may_have(lane):
             self._passed_over.update(each for each in self._waiting if len(each) > 1)
-            self._hold(lane)
-            return
-        turn = asyncio.get_running_loop().create_future()
+            return self._hold(lane)
+        turn: asyncio.Future[_Hold] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(lane, deque()).append(turn)
+        self._look_again()
         try:
-            await turn
+            return await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it has had its turn meanwhile
-                self._give_back(lane)
+                self._give_back(turn.result())
             raise
 
-    def _may_have(self, lane: _Lane) -> bool:
-        return all(self._held[namespace] < self._free for namespace in lane)
+    # --- who may have a place
 
-    def _hold(self, lane: _Lane) -> None:
-        self._free -= 1
-        self._held.update(lane)
+    def _pool_of(self, lane: _Lane) -> _Pool:
+        return self._of_slow if self._are_slow(lane) else self._usual
+
+    def _free_in(self, pool: _Pool) -> int:
+        """Places of the pool that are free, as far as not too many are held in all."""
+        return pool.free + min(0, self._of_slow.free) if pool is self._usual else pool.free
+
+    def _may_have(self, lane: _Lane) -> bool:
+        pool = self._pool_of(lane)
+        free = self._free_in(pool)
+        if any(pool.held[namespace] >= free for namespace in lane):
+            return False
+        return pool is self._of_slow or len(self._holds) < self._places or not self._is_suspect(lane)
+
+    def _is_suspect(self, lane: _Lane) -> bool:
+        """Whether its work lasts, and may be slow before long."""
+        until = asyncio.get_running_loop().time() - self._slow_seconds / 2
+        lasting = takewhile(lambda hold: hold.since <= until, self._recent)
+        return not all(lane.isdisjoint(hold.lane) for hold in lasting)
 
     def _is_overdue(self, lane: _Lane) -> bool:
-        return self._beyond is None and self._free > 0 and self._passed_over[lane] >= self._places
+        is_free = self._free_in(self._pool_of(lane)) > 0
+        return self._beyond is None and is_free and self._passed_over[lane] >= self._places
 
-    def _give_back(self, lane: _Lane) -> None:
-        self._free += 1
-        if lane == self._beyond:
+    # --- places that are held
+
+    def _hold(self, lane: _Lane) -> _Hold:
+        hold = _Hold(lane, self._pool_of(lane), asyncio.get_running_loop().time())
+        hold.pool.add(lane)
+        self._holds[hold] = self._recent[hold] = None
+        return hold
+
+    def _give_back(self, hold: _Hold) -> None:
+        self._note_slow()
+        hold.pool.remove(hold.lane)
+        del self._holds[hold]
+        if self._beyond is hold:
             self._beyond = None
-        for namespace in lane:
-            self._held[namespace] -= 1
-            if not self._held[namespace]:
-                del self._held[namespace]
+        for namespace in hold.blamed:
+            self._slow[namespace] -= 1
+        if hold in self._recent:
+            del self._recent[hold]
+            for namespace in hold.lane:
+                if self._slow.get(namespace) == 0:
+                    del self._slow[namespace]
+        self._serve()
+
+    def _note_slow(self) -> None:
+        """Take note of the work that has lasted for long by now."""
+        now = asyncio.get_running_loop().time()
+        while self._recent and now - (hold := next(iter(self._recent))).since >= self._slow_seconds:
+            del self._recent[hold]
+            hold.blamed = hold.lane & self._slow.keys() or hold.lane
+            self._blame(hold.blamed)
+
+    def _blame(self, namespaces: _Lane) -> None:
+        news = namespaces - self._slow.keys()
+        for namespace in namespaces:
+            self._slow[namespace] = self._slow.get(namespace, 0) + 1
+        for hold in self._holds if news else ():
+            if hold.pool is self._usual and not news.isdisjoint(hold.lane):
+                hold.pool.remove(hold.lane)
+                hold.pool = self._of_slow
+                hold.pool.add(hold.lane)
+        if len(self._slow) > _MAX_REMEMBERED:
+            self._slow = {namespace: number for namespace, number in self._slow.items() if number}
+
+    # --- whose turn it is
+
+    def _look_again(self) -> None:
+        """Somebody waits: see whether work has become slow as soon as that may be."""
+        if self._timer is None and self._recent:
+            when = next(iter(self._recent)).since + self._slow_seconds
+            self._timer = asyncio.get_running_loop().call_at(when, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._note_slow()
+        self._serve()
+
+    def _serve(self) -> None:
         while (following := self._next()) is not None:
-            self._serve(following)
+            self._give_turn(following)
+        if self._waiting:
+            self._look_again()
 
     def _next(self) -> _Lane | None:
-        if not self._free:
+        if max(self._free_in(self._usual), self._of_slow.free) <= 0:
             return None
         passed_over: list[_Lane] = []
         for lane in self._waiting:
@@ -92,7 +227,7 @@ class FairPlaces:
                 passed_over.append(lane)
         return None
 
-    def _serve(self, lane: _Lane) -> None:
+    def _give_turn(self, lane: _Lane) -> None:
         self._passed_over.pop(lane, None)
         turns = self._waiting[lane]
         turn = turns.popleft()
@@ -101,7 +236,8 @@ class FairPlaces:
         else:
             del self._waiting[lane]
         if not turn.done():  # its caller was not cancelled
-            if not self._may_have(lane):
-                self._beyond = lane
-            self._hold(lane)
-            turn.set_result(None)
+            is_beyond = not self._may_have(lane)
+            hold = self._hold(lane)
+            if is_beyond:
+                self._beyond = hold
+            turn.set_result(hold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ class PipelineSettings:
 
     Attributes:
         max_concurrent_bindings: writes in flight that place pods: bindings, PodCPUBindings, and claims and volumes that
-            are bound. Half of them are of one namespace; see `FairPlaces`.
+            are bound. Half of them are of one namespace. While namespaces have stalled, up to half as many again; see
+            `FairPlaces`.
         max_preemptions_beside_events: while more than so many go on, events wait, and cycles are farther apart.
         min_cycle_interval_seconds: no two cycles start closer together, so that a burst of pods becomes one placement
             record.
@@ -77,16 +79,20 @@ class BindingLoad:
 
     Attributes:
         on_let_go: called when the pods of a namespace may have been held back until now, and are not any more.
-        preemptions: for how many pods or gangs room is being made: nominations and evictions are being written.
+        preemptions: for how many pods or gangs room is being made: nominations and evictions are being written. By the
+            namespaces of these pods and of their victims.
+        are_slow: whether nominations or evictions in these namespaces last for long, as a webhook keeps them. They
+            are no load, and hold back nothing.
     """
 
     def __init__(self, settings: PipelineSettings, clock: Callable[[], float] = time.monotonic) -> None:
         """Nothing is written yet; ``clock`` shows seconds."""
         self.on_let_go: Callable[[], None] = lambda: None
-        self.preemptions = 0
+        self.preemptions: Counter[frozenset[str]] = Counter()
+        self.are_slow: Callable[[frozenset[str]], bool] = lambda namespaces: False
         self._settings = settings
         self._clock = clock
-        self._places = FairPlaces(settings.max_concurrent_bindings)
+        self._places = FairPlaces(settings.max_concurrent_bindings, slow_seconds=settings.stalled_seconds)
         self._writes: dict[str, _Writes] = {}  # by namespace
         self._stalled: dict[str, float] = {}  # `moved_at` of namespaces that have no writes, and had stalled
         self._ended = asyncio.Event()
@@ -159,7 +165,10 @@ class BindingLoad:
     @property
     def many_preemptions(self) -> bool:
         """Whether room is being made for so many pods that the writes for it wait for their turn."""
-        return self.preemptions > self._settings.max_preemptions_beside_events
+        limit = self._settings.max_preemptions_beside_events
+        if self.preemptions.total() <= limit:
+            return False
+        return sum(n for namespaces, n in self.preemptions.items() if not self.are_slow(namespaces)) > limit
 
     @property
     def min_cycle_interval_seconds(self) -> float:

@@ -7,7 +7,7 @@ is kept for: the next leader reads the nomination, and finishes what was begun.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from concerto.api.pod import PREEMPTED, PodView
@@ -43,18 +43,21 @@ class EvictionSettings:
         max_at_a_time: for how many pods or gangs others are evicted at a time. The rest waits, the namespaces in turn.
             Otherwise all of their victims would end together, and the first pod would wait for the last.
         max_concurrent: requests to victims that are in flight at a time, and nominations that are.
+        slow_seconds: while requests last longer than that, up to half as many again go on at a time; see `FairPlaces`.
     """
 
     timeout_seconds: float = 4.0
     give_up_after_seconds: float = 15.0
     max_at_a_time: int = 32
     max_concurrent: int = 64
+    slow_seconds: float = 5.0
 
 
 class EvictionPlaces:
     """How much is done at a time, for pods and for gangs together; see `FairPlaces` for what a namespace may have.
 
-    A namespace whose requests are never answered, as an admission webhook keeps them, holds up no other namespace.
+    A namespace whose requests are never answered, as an admission webhook keeps them, holds up no other namespace; many
+    such namespaces do for some seconds.
 
     Attributes:
         preemptions: held by a pod or gang that others are evicted for: for its namespace, and for those of its victims.
@@ -63,9 +66,15 @@ class EvictionPlaces:
     """
 
     def __init__(self, settings: EvictionSettings) -> None:
-        self.preemptions = FairPlaces(settings.max_at_a_time)
-        self.nominations = FairPlaces(settings.max_concurrent)
-        self.evictions = FairPlaces(settings.max_concurrent)
+        slow = settings.slow_seconds
+        self.preemptions = FairPlaces(settings.max_at_a_time, slow_seconds=slow)
+        self.nominations = FairPlaces(settings.max_concurrent, slow_seconds=slow)
+        self.evictions = FairPlaces(settings.max_concurrent, slow_seconds=slow)
+
+    def are_slow(self, namespaces: Iterable[str]) -> bool:
+        """Whether writes of one of the namespaces last for long, as an admission webhook keeps them."""
+        named = frozenset(namespaces)
+        return any(places.is_slow(named) for places in (self.preemptions, self.nominations, self.evictions))
 
 
 class NotNeeded(Exception):

@@ -192,7 +192,7 @@ class GangPreemptionController:
                 self._cluster.nominations.nominate(pod, found.nodes[pod.uid])
         evicted = with_whole_gangs(self._cluster, victims.pods, gang.members[0].priority)
         self._making_room.begin(_name(gang.key), (victim.uid for victim in evicted))
-        self._tasks.start(self._make_room(gang, found.nodes, evicted))
+        self._tasks.start(self._make_room(gang, found.nodes, evicted), *gang.members, *evicted)
 
     async def _make_room(self, gang: Gang, nodes: Mapping[str, str], victims: Sequence[PodView]) -> None:
         """Nominate its pods, and evict the victims; stop, and decide afresh, if the API server refuses a write."""
@@ -233,7 +233,7 @@ class GangPreemptionController:
     def _withdraw(self, pods: Iterable[PodView]) -> None:
         for pod in pods:
             if self._cluster.nominations.node_of(pod.uid):
-                self._tasks.start(self._writes.withdraw(pod))
+                self._tasks.start(self._writes.withdraw(pod), pod)
 
 
 def _name(key: GroupKey) -> str:

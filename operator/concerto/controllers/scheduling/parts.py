@@ -84,6 +84,8 @@ def build_parts(
     pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write, load.place_of_preparation)
     pending = PendingPods(cluster, profiles, reporter, context.clock)
     load.on_let_go = pending.work.set
+    eviction_places = EvictionPlaces(EvictionSettings())
+    load.are_slow = eviction_places.are_slow
     group_status = PodGroupStatus(context.session, cluster, context.clock, profiles, load)
     pending.on_pod_groups = group_status.note_changed
     claims_settings = ClaimWriteSettings(settings.binding_timeout_seconds)
@@ -101,6 +103,6 @@ def build_parts(
         # Claims may take minutes, for which no CPUs are to be kept free
         steps=(VolumeStep(volumes, profiles), PinningStep(cluster, pins, profiles, context.clock, settings)),
         load=load,
-        eviction_places=EvictionPlaces(EvictionSettings()),
+        eviction_places=eviction_places,
         group_status=group_status,
     )

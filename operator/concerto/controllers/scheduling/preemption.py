@@ -192,7 +192,7 @@ class PreemptionController:
             result = "not_found" if outcome.withdraws else "not_eligible"
             self._context.metrics.preemption_attempts.labels(result).inc()
             if outcome.withdraws and self._cluster.nominations.node_of(pod.uid):
-                self._tasks.start(self._writes.withdraw(pod))
+                self._tasks.start(self._writes.withdraw(pod), pod)
 
     # --- what is carried out
 
@@ -200,7 +200,7 @@ class PreemptionController:
         self._cluster.nominations.nominate(pod, candidate.node)
         victims = with_whole_gangs(self._cluster, candidate.victims.pods, pod.priority)
         self._making_room.begin(pod.uid, (victim.uid for victim in victims))
-        self._tasks.start(self._make_room(pod, candidate, victims))
+        self._tasks.start(self._make_room(pod, candidate, victims), pod, *victims)
 
     async def _make_room(self, pod: PodView, candidate: Candidate, victims: Sequence[PodView]) -> None:
         """Nominate the pod, and evict its victims; stop, and decide afresh, if the API server does not take it."""

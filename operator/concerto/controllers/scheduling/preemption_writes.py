@@ -17,6 +17,7 @@ from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
 from concerto.scheduling.preemption.victims import Victims
+from concerto.scheduling.state.counters import add_count
 
 logger = logging.getLogger(__name__)
 
@@ -165,21 +166,27 @@ class PreemptionTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin the work; an exception in it is logged."""
+    def start(self, work: Coroutine[Any, Any, None], *pods: PodView) -> None:
+        """Begin the work; an exception in it is logged.
+
+        Args:
+            work: writes to these pods.
+            pods: those that room is made for, and those that are evicted.
+        """
         task = asyncio.create_task(work)
+        namespaces = frozenset(pod.namespace for pod in pods)
         self._tasks.add(task)
-        self._load.preemptions += 1
-        task.add_done_callback(self._on_end)
+        self._load.preemptions[namespaces] += 1
+        task.add_done_callback(lambda task: self._on_end(task, namespaces))
 
     def cancel(self) -> None:
         """Cancel all that has not ended."""
         for task in self._tasks:
             task.cancel()
 
-    def _on_end(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None], namespaces: frozenset[str]) -> None:
         self._tasks.discard(task)
-        self._load.preemptions -= 1
+        add_count(self._load.preemptions, namespaces, -1)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a preemption was stopped by an internal error", exc_info=error)
 
