@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from concerto.api.cpulist import parse_cpu_list
+from concerto.linux.cpu_manager_state import assigned_sets
 from concerto_agent.cpusets import Cpuset, KubeletRule, PodCgroups, Refusal, Write
 from concerto_agent.files import write_file
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Inotify
@@ -291,11 +292,8 @@ def read_rule(cpu_state: Path, memory_state: Path) -> KubeletRule:
         return KubeletRule(mems=ruled, known=False)
     if policy == "none":
         return KubeletRule(mems=ruled)
-    entries = cpu.get("entries") or {}
     try:
-        exclusive = {
-            uid: frozenset(parse_cpu_list(cpus) for cpus in containers.values()) for uid, containers in entries.items()
-        }
+        exclusive = assigned_sets(cpu)
         default = parse_cpu_list(cpu.get("defaultCpuSet") or "")
     except (AttributeError, ValueError):
         return KubeletRule(mems=ruled, known=False)

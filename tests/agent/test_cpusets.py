@@ -376,6 +376,23 @@ RULES = {
         {"policyName": "Static"},
         KubeletRule(True, frozenset({0, 1}), {"uid-1": frozenset({frozenset({2, 3})})}, mems=True),
     ),
+    "static, with CPUs of a whole pod": (
+        {
+            "policyName": "static",
+            "defaultCpuSet": "0-1",
+            "entries": ENTRIES,
+            "podEntries": {"uid-1": {"cpuSet": "2-5"}},
+        },
+        {"policyName": "Static"},
+        KubeletRule(
+            True, frozenset({0, 1}), {"uid-1": frozenset({frozenset({2, 3}), frozenset({2, 3, 4, 5})})}, mems=True
+        ),
+    ),
+    "a form of a later kubelet: it may be anything": (
+        {"policyName": "static", "entries": {"u": {"c": {"cpus": "1"}}}},
+        {"policyName": "None"},
+        KubeletRule(known=False),
+    ),
     "nothing can be read: it may be anything": (None, None, KubeletRule(mems=True, known=False)),
     "nonsense: it may be anything": (
         {"policyName": "static", "entries": {"u": "?"}},

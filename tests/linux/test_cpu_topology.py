@@ -98,6 +98,23 @@ KUBELET = {
         ({1, 2, 3}, {0, 4}),
         [],
     ),
+    "a pod that was given CPUs as a whole": (
+        '{"policyName":"static","defaultCpuSet":"0-3","entries":{"u":{"a":"4-6","b":"7-9"}},'
+        '"podEntries":{"u":{"cpuSet":"4-10"},"v":{"cpuSet":"12"}},"checksum":1}',
+        "{}",
+        ({4, 5, 6, 7, 8, 9, 10, 12}, set()),
+        [],
+    ),
+    "such a pod, as Kubernetes 1.37 writes it": (
+        '{"policyName":"static","defaultCpuSet":"1-3","entries":{"u":{"a":"4-6"}},"checksum":1,"dataChecksum":1,"data":'
+        '"{\\"policyName\\":\\"static\\",\\"entries\\":{\\"u\\":{\\"a\\":\\"4-6\\"}},'
+        '\\"podEntries\\":{\\"u\\":{\\"cpuSet\\":\\"4-10\\"}}}"}',
+        "{}",
+        ({4, 5, 6, 7, 8, 9, 10}, set()),
+        [],
+    ),
+    "a form that no kubelet writes": ('{"entries":{"u":{"a":{"cpus":"1"}}}}', "{}", (set(), set()), ["static"]),
+    "data that are half written": ('{"entries":{},"data":"{"}', "{}", (set(), set()), ["static CPU manager"]),
     "the policy none": ('{"policyName":"none","defaultCpuSet":"","checksum":1}', "{}", (set(), set()), []),
     "a kubelet that has not started, and has flags only": (None, None, (set(), set()), []),
     "a state that is half written": ('{"policyName":"sta', "{}", (set(), set()), ["static CPU manager"]),

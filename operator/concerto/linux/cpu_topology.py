@@ -17,6 +17,7 @@ import yaml
 
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import Cache, Core, CPUTopology
+from concerto.linux.cpu_manager_state import assigned_sets
 
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -191,9 +192,8 @@ def read_kubelet(state: Path, config: Path, reserved: frozenset[int] | None = No
             f"It is unknown which CPUs kubelet's static CPU manager has assigned: there is no directory {state.parent}."
         )
     try:
-        entries = json.loads(state.read_bytes()).get("entries") or {}
-        exclusive = frozenset(
-            cpu for containers in entries.values() for cpus in containers.values() for cpu in parse_cpu_list(cpus)
+        exclusive = frozenset[int]().union(
+            *(cpus for sets in assigned_sets(json.loads(state.read_bytes())).values() for cpus in sets)
         )
     except FileNotFoundError:
         pass
