@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,9 +26,10 @@ from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
-from concerto.api.timestamps import parse_timestamp
+from concerto.api.timestamps import read_timestamp
 from concerto.capacity.kinds.cluster_kinds import MAX_KNOWN
 from concerto.capacity.kinds.table import MAX_ENTRIES, Table, from_entries
+from concerto.cli.cluster_reading import complain, list_all, printable, put_all, shortened
 from concerto.cli.explain_gang import read_gang
 from concerto.cli.explain_phpa import explain_phpa, fetch
 from concerto.cli.explain_volumes import read_storage, waits_for
@@ -75,21 +75,28 @@ def run(args: argparse.Namespace) -> int:
     named = split_name(args.object)
     kind = {"pod": "pod", "phpa": "PredictiveHPA"}[args.kind]
     if named is None:
-        print(f"concerto explain: {args.object!r} is not the name of a {kind}: give NAMESPACE/NAME", file=sys.stderr)
+        complain("explain", f"{args.object!r} is not the name of a {kind}: give NAMESPACE/NAME")
         return 2
     namespace, name = named
     try:
         config = load_config(args.kubeconfig, args.context)
         if args.kind == "phpa":
-            print(explain_phpa(asyncio.run(fetch(config, namespace, name)), time.time()))
+            text = explain_phpa(asyncio.run(fetch(config, namespace, name)), time.time())
         else:
-            print(asyncio.run(_explain(config, namespace, name, args.operator_namespace)))
+            text = asyncio.run(_explain(config, namespace, name, args.operator_namespace))
     except NotFound:
-        print(f"concerto explain: there is no {kind} {namespace}/{name}", file=sys.stderr)
+        complain("explain", f"there is no {kind} {namespace}/{name}")
         return 1
-    except (ConfigError, KubeError, LookupError, ValueError) as error:
-        print(f"concerto explain: {error.args[0] if isinstance(error, LookupError) else error}", file=sys.stderr)
+    except (ConfigError, KubeError, ValueError) as error:
+        complain("explain", error)
         return 1
+    except KeyError as error:
+        complain("explain", f"an object of the cluster has no field {error}")
+        return 1
+    except LookupError as error:
+        complain("explain", error.args[0])
+        return 1
+    print(printable(text))
     return 0
 
 
@@ -108,13 +115,15 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES, NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS,
             POD_DISRUPTION_BUDGETS, NAMESPACES,
         )  # fmt: skip
-        lists = await asyncio.gather(*(session.list(kind.path()) for kind in kinds))
+        items = await asyncio.gather(*(list_all(session, kind) for kind in kinds))
         table = await read_kinds(session)
         events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
-        items = [[*listed["items"]] for listed in lists]
         nodes, pods, capacities, reservations, profiles, topologies, bindings, budgets, namespaces = items
-        pod = PodView.from_raw(raw)
-        now = time.time()
+        try:
+            pod = PodView.from_raw(raw)
+        except Exception as error:
+            raise LookupError(f"pod {namespace}/{name} cannot be read: {type(error).__name__}: {error}") from error
+        now, left_out = time.time(), list[str]()
         # Without the pod, and without its own CPUs: it is asked where it would go
         cluster = build_snapshot(
             nodes,
@@ -126,9 +135,11 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
             kinds=table,
             namespaces=namespaces,
+            problems=left_out,
         )
-        for budget in budgets:
-            cluster.budgets.set(DisruptionBudget.from_raw(budget))
+        put_all(
+            "PodDisruptionBudget", budgets, lambda raw: cluster.budgets.set(DisruptionBudget.from_raw(raw)), left_out
+        )
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, cluster, profile, now)
         problem += await read_gang(session, cluster, pod)
@@ -144,6 +155,7 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         problem.append("Metrics of too few nodes are known now, so requests are used instead of load")
     known = [text] if (text := cost_in_words(cluster, pod)) else []
     known += full_table_note(table)
+    problem += shortened(left_out)
     return render(pod, [*events_of(pod, events["items"]), *known, *problem], verdicts)
 
 
@@ -153,7 +165,10 @@ async def read_kinds(session: Session) -> Table:
         raw = await session.get(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME))
     except NotFound:
         return {}
-    status = SubspaceSnapshot.from_raw(raw).status
+    try:
+        status = SubspaceSnapshot.from_raw(raw).status
+    except Exception:  # the operator writes it anew; until then nothing is known
+        return {}
     return {} if status is None else from_entries(status.kinds)
 
 
@@ -171,13 +186,13 @@ def events_of(pod: PodView, events: Sequence[Object]) -> list[str]:
     """Events about its placement, oldest first; of a bound pod only those of the successful attempt."""
     reasons = ("Scheduled",) if pod.node_name else ("Scheduled", "FailedScheduling")
     found = [e for e in events if e.get("reason") in reasons]
-    return [e["note"] for e in sorted(found, key=_last_seen)]
+    return [note for e in sorted(found, key=_last_seen) if (note := e.get("note"))]
 
 
 def _last_seen(event: Object) -> float:
     series = event.get("series") or {}
     at = series.get("lastObservedTime") or event.get("eventTime") or event.get("deprecatedLastTimestamp")
-    return parse_timestamp(at) if at else 0.0
+    return read_timestamp(at, 0.0)
 
 
 async def _measure(
@@ -210,26 +225,25 @@ def build_snapshot(
     bindings: Sequence[Object] = (),
     kinds: Table | None = None,
     namespaces: Sequence[Object] = (),
+    problems: list[str] | None = None,
 ) -> ClusterState:
-    """The cluster as the operator sees it when it has just started; in-flight batches say nothing that pods do not."""
+    """The cluster as the operator sees it when it has just started; in-flight batches say nothing that pods do not.
+
+    Objects that cannot be read are left out; a sentence about each is added to ``problems``.
+    """
+    problems = [] if problems is None else problems
     cluster = ClusterState()
     if kinds:
         cluster.kinds.set_table(kinds)
     for raw in namespaces:
         cluster.namespaces.set(raw["metadata"]["name"], raw["metadata"].get("labels") or {})
-    for raw in nodes:
-        cluster.set_node(NodeView.from_raw(raw))
-    for raw in pods:
-        cluster.set_pod(PodView.from_raw(raw), now)
-    for raw in capacities:
-        cluster.set_capacity(NodeCapacity.from_raw(raw), now)
-    for raw in reservations:
-        if "podSelector" in raw["spec"]:
-            cluster.set_reservation(Reservation.from_raw(raw))
-    for raw in topologies:
-        cluster.set_topology(NodeCPUTopology.from_raw(raw))
-    for raw in bindings:
-        cluster.set_cpu_binding(raw)
+    standing = [raw for raw in reservations if "podSelector" in (raw.get("spec") or {})]
+    put_all("Node", nodes, lambda raw: cluster.set_node(NodeView.from_raw(raw)), problems)
+    put_all("Pod", pods, lambda raw: cluster.set_pod(PodView.from_raw(raw), now), problems)
+    put_all("NodeCapacity", capacities, lambda raw: cluster.set_capacity(NodeCapacity.from_raw(raw), now), problems)
+    put_all("PodReservation", standing, lambda raw: cluster.set_reservation(Reservation.from_raw(raw)), problems)
+    put_all("NodeCPUTopology", topologies, lambda raw: cluster.set_topology(NodeCPUTopology.from_raw(raw)), problems)
+    put_all("PodCPUBinding", bindings, cluster.set_cpu_binding, problems)
     return cluster
 
 
@@ -237,7 +251,7 @@ def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
     """The profile in use for a scheduler name.
 
     Raises:
-        LookupError: there is no such pod.
+        LookupError: there is no such profile, or it cannot be used.
     """
     rivals = [p for p in profiles if p["spec"].get("schedulerName") == scheduler_name]
     if not rivals:
@@ -245,16 +259,22 @@ def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
             f"no SchedulingProfile has spec.schedulerName {scheduler_name}, the pod's: Concerto does not place it"
         )
     oldest = min(rivals, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))
-    return Profile.build(ProfileSettings.from_raw(oldest["spec"]))
+    name = oldest["metadata"]["name"]
+    try:
+        return Profile.build(ProfileSettings.from_raw(oldest["spec"]))
+    except Exception as error:
+        raise LookupError(
+            f"SchedulingProfile {name} cannot be used: {error}. `kubectl describe sprof {name}` shows what is wrong"
+        ) from error
 
 
 def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict]) -> str:
     """Text for a terminal: the pod, its events, and a table of nodes; - where a score gives no number."""
     where = f"on {pod.node_name}" if pod.node_name else "" if pod.terminal else "waiting"
     state = " ".join(filter(None, ("ended" if pod.terminal else "", where)))
-    # Whoever may create events may have written them
-    printable = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in note) for note in events)
-    lines = [f"Pod {pod.key}, {state}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in printable), ""]
+    # Whoever may create events may have written them, and several lines as one
+    notes = (printable(note.replace("\n", "\r")) for note in events)
+    lines = [f"Pod {pod.key}, {state}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in notes), ""]
     if pod.node_name:
         lines.append("Were it placed now (*: where it is):")
     plugins = list(next((v.scores for v in verdicts if v.scores), {}))

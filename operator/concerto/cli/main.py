@@ -37,6 +37,9 @@ COMMANDS = {
 TWO_WORDS: dict[tuple[str, ...], str] = {("simulate", "autoscale"): "evaluate-autoscaling"}
 """What is also called by two words."""
 
+_INTERRUPTED = 130
+"""Exit status of a command that Ctrl-C has ended, as shells have it."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
@@ -60,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         # the reader of the pipe (such as head) has closed it; discard what is left at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return status
 
 

@@ -50,6 +50,13 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError, yaml.YAMLError) as error:
         print(f"concerto migrate-trimaran: {args.file}: {error}", file=sys.stderr)
         return 2
+    except (KeyError, TypeError, AttributeError) as error:
+        print(
+            f"concerto migrate-trimaran: {args.file} is no KubeSchedulerConfiguration that kube-scheduler reads: "
+            f"{error!r}",
+            file=sys.stderr,
+        )
+        return 2
     for note in notes:
         print(note, file=sys.stderr)
     yaml.safe_dump_all(profiles, sys.stdout, sort_keys=False)

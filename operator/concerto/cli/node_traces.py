@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import math
 import urllib.error
@@ -20,6 +21,8 @@ _MAX_BYTES = 4 * 2**20
 _TIMEOUT_SECONDS = 10.0
 _NAME_LABEL = "app.kubernetes.io/name"
 _PORT_NAME = "http"
+_YEAR_10000 = 253402300800.0
+"""Seconds since the epoch: no clock of this program shows as much."""
 
 
 class TraceError(Exception):
@@ -62,15 +65,17 @@ class NodeTrace:
         """From an answer of /debug/trace.
 
         Raises:
-            ValueError, KeyError, TypeError: it is something else.
+            ValueError, KeyError, TypeError, OverflowError: it is something else.
         """
         columns = raw["columns"][1:]
         rows = [[math.nan if v is None else float(v) for v in row] for row in raw["rows"]]
         if any(len(row) != len(columns) + 1 for row in rows):
             raise ValueError("a row has not as many numbers as there are columns")
+        if not all(0.0 <= row[0] < _YEAR_10000 for row in rows):
+            raise ValueError("a row has no time")
         return cls(
-            tuple(c["name"] for c in columns),
-            tuple(c["unit"] for c in columns),
+            tuple(str(c["name"]) for c in columns),
+            tuple(str(c["unit"]) for c in columns),
             tuple(row[0] for row in rows),
             tuple(tuple(row[1:]) for row in rows),
         )
@@ -112,7 +117,7 @@ def _parse(raw: Object, who: str, node: str) -> NodeTrace:
         if raw["node"] != node:
             raise TraceError(f"{who} that was asked answers about node {raw['node']}, not {node}")
         return NodeTrace.from_raw(raw)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise TraceError(
             f"{who} does not answer {_PATH} with a trace ({error!r}): it may be of another version than this command"
         ) from error
@@ -127,6 +132,8 @@ def _get(address: str, query: Mapping[str, str]) -> Object:
             return dict(json.loads(answer.read(_MAX_BYTES)))
     except urllib.error.HTTPError as error:
         raise TraceError(f"{url}: {error.read(1000).decode(errors='replace') or error}") from error
+    except http.client.HTTPException as error:
+        raise TraceError(f"{url} is no HTTP endpoint such as http://127.0.0.1:9101: {error!r}") from error
     except (OSError, ValueError, TypeError) as error:
         raise TraceError(f"{url}: {error}") from error
 

@@ -23,12 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="runs of each policy")
     parser.add_argument("--json", metavar="OUT", help="write all figures to this file (- for standard output)")
     parser.add_argument("--plots", metavar="DIR", help="write plots to this directory")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each CPU)")
+    parser.add_argument("--workers", type=_count, metavar="N", help="processes (default: one for each CPU)")
     what_if = parser.add_argument_group("what if", "replay a real cluster's pods under a profile")
     what_if.add_argument("--from-cluster", action="store_true", help="take the present cluster, as kubectl reads it")
     add_cluster_arguments(what_if)
     what_if.add_argument("--dump", metavar="FILE", help="take what `kubectl get nodes,pods,ncap -A -o yaml` printed")
     what_if.add_argument("--profile", metavar="FILE", help="SchedulingProfile to replay under (default: Concerto's)")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,6 +49,11 @@ def run(args: argparse.Namespace) -> int:
     unknown = [name for name in args.policy if not registry.is_policy(name)]
     if unknown:
         return _refuse(f"--policy {unknown[0]}: expected one of {registry.EXPECTED}")
+    try:
+        # before it has computed for a minute
+        make_room(args.json, args.plots)
+    except OSError as error:
+        return _refuse(f"{error.filename} cannot be written: {error.strerror}")
     if args.from_cluster or args.dump:
         from concerto.simulation.studies import what_if
 
@@ -53,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
         wanted = scenario.load(args.scenario)
     except scenario.ScenarioError as error:
         return _refuse(str(error))
-    # before it has computed for a minute
     needs = {"rich": args.json != "-", "matplotlib": bool(args.plots)}
     lacking = [module for module, needed in needs.items() if needed and importlib.util.find_spec(module) is None]
     if lacking:
@@ -69,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
 
         report.print_table(document)
         if args.json:
-            Path(args.json).parent.mkdir(parents=True, exist_ok=True)
             Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
     if args.plots:
         from concerto.simulation.scheduling import report
@@ -77,6 +86,20 @@ def run(args: argparse.Namespace) -> int:
         for path in report.write_plots(Path(args.plots), wanted.name, outcomes):
             print(path)
     return 0
+
+
+def make_room(json_file: str | None, plots: str | None) -> None:
+    """Make the folders that results go to, and see that the file can be written.
+
+    Raises:
+        OSError: it cannot be, or they cannot be made.
+    """
+    if json_file and json_file != "-":
+        Path(json_file).parent.mkdir(parents=True, exist_ok=True)
+        with Path(json_file).open("a"):
+            pass
+    if plots:
+        Path(plots).mkdir(parents=True, exist_ok=True)
 
 
 def _refuse(message: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.quantities import parse_duration
+from concerto.cli.cluster_reading import complain, list_all, printable, put_all, shortened
 from concerto.cli.explain import build_snapshot, full_table_note, read_kinds, split_name
 from concerto.cli.explain_phpa import fetch as fetch_phpa
 from concerto.cli.node_traces import NodeTrace, TraceError, Where, read_traces
@@ -80,14 +80,14 @@ def _duration(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Print the table, and draw if asked to."""
     if (args.view != "nodes") != (args.node is not None):
-        print(
-            "concerto top: node, cpus and phpa go with a name, and it with them: concerto top node NODE, "
+        complain(
+            "top",
+            "node, cpus and phpa go with a name, and it with them: concerto top node NODE, "
             "concerto top cpus NODE, concerto top phpa NAMESPACE/NAME",
-            file=sys.stderr,
         )
         return 2
     if args.trace and args.view != "node":
-        print("concerto top: --trace goes with one node: concerto top node NODE --trace", file=sys.stderr)
+        complain("top", "--trace goes with one node: concerto top node NODE --trace")
         return 2
     if args.view == "cpus":
         return _run_cpus(args)
@@ -99,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
         before = read_dump(args.before) if args.before else []
         capacities, commitments = asyncio.run(_fetch(load_config(args.kubeconfig, args.context)))
     except (ConfigError, KubeError, OSError, ValueError) as error:
-        print(f"concerto top: {error}", file=sys.stderr)
+        complain("top", error)
         return 1
-    print(table(capacities, args.window, time.time(), commitments))
+    print(printable(table(capacities, args.window, time.time(), commitments)))
     if args.plot:
         return _drawn(args.plot, lambda: plot(args.plot, args.window, capacities, before))
     return 0
@@ -112,10 +112,10 @@ def _drawn(path: Path, draw_it: Callable[[], None]) -> int:
     try:
         draw_it()
     except ImportError:
-        print("concerto top: --plot needs matplotlib: pip install 'concerto-k8s[plots]'", file=sys.stderr)
+        complain("top", "--plot needs matplotlib: pip install 'concerto-k8s[plots]'")
         return 1
     except (OSError, ValueError) as error:
-        print(f"concerto top: --plot {path}: {error}", file=sys.stderr)
+        complain("top", f"--plot {path}: {error}")
         return 1
     print(f"\n{path}")
     return 0
@@ -128,13 +128,10 @@ def _run_cpus(args: argparse.Namespace) -> int:
         topology, bindings = asyncio.run(_fetch_cpus(load_config(args.kubeconfig, args.context), args.node))
         Console().print(draw(topology, bindings))
     except ImportError:
-        print("concerto top: cpus needs rich: pip install 'concerto-k8s[plots]'", file=sys.stderr)
+        complain("top", "cpus needs rich: pip install 'concerto-k8s[plots]'")
         return 1
-    except NotFound:
-        print(f"concerto top: there is no NodeCPUTopology {args.node}: is the node's agent running?", file=sys.stderr)
-        return 1
-    except (ConfigError, KubeError, OSError, ValueError, KeyError) as error:
-        print(f"concerto top: {error}", file=sys.stderr)
+    except (ConfigError, KubeError, OSError, ValueError) as error:
+        complain("top", error)
         return 1
     return 0
 
@@ -142,16 +139,16 @@ def _run_cpus(args: argparse.Namespace) -> int:
 def _run_phpa(args: argparse.Namespace) -> int:
     named = split_name(args.node)
     if named is None:
-        print(f"concerto top: {args.node!r} is not the name of a PredictiveHPA: give NAMESPACE/NAME", file=sys.stderr)
+        complain("top", f"{args.node!r} is not the name of a PredictiveHPA: give NAMESPACE/NAME")
         return 2
     try:
         obj = asyncio.run(fetch_phpa(load_config(args.kubeconfig, args.context), *named))
-        print(load_table(obj))
+        print(printable(load_table(obj)))
     except NotFound:
-        print(f"concerto top: there is no PredictiveHPA {'/'.join(named)}", file=sys.stderr)
+        complain("top", f"there is no PredictiveHPA {'/'.join(named)}")
         return 1
     except (ConfigError, KubeError, ValueError) as error:
-        print(f"concerto top: {error}", file=sys.stderr)
+        complain("top", error)
         return 1
     return _drawn(args.plot, lambda: plot_load(args.plot, obj)) if args.plot else 0
 
@@ -161,17 +158,17 @@ def _run_node(args: argparse.Namespace) -> int:
     try:
         capacities, cluster, traces = asyncio.run(_fetch_node(load_config(args.kubeconfig, args.context), args))
     except (ConfigError, KubeError, OSError, ValueError, TraceError) as error:
-        print(f"concerto top: {error}", file=sys.stderr)
+        complain("top", error)
         return 1
     found = [capacity for capacity in capacities if capacity.name == args.node]
     if not found:
-        print(f"concerto top: there is no NodeCapacity {args.node}: is the node's agent running?", file=sys.stderr)
+        complain("top", f"there is no NodeCapacity {args.node}: is the node's agent running?")
         return 1
-    print(f"{table(found, args.window, now, commitments_of(cluster))}\n\n{kinds_table(cluster, args.node)}")
+    print(printable(f"{table(found, args.window, now, commitments_of(cluster))}\n\n{kinds_table(cluster, args.node)}"))
     if traces is None:
         return 0
     agent, operator = (trace.every(args.every, now - args.last) for trace in traces)
-    print(f"\n{trace_tables(agent, operator)}")
+    print(printable(f"\n{trace_tables(agent, operator)}"))
     if args.plot:
         whole = [trace.every(1.0, now - args.last) for trace in traces]
         return _drawn(args.plot, lambda: plot_traces(args.plot, args.node, whole[0], whole[1]))
@@ -200,12 +197,16 @@ async def _fetch(config: ClusterConfig) -> tuple[list[NodeCapacity], dict[str, C
 
 async def _read(session: Session) -> tuple[list[NodeCapacity], ClusterState]:
     capacities, nodes, pods, kinds = await asyncio.gather(
-        *(session.list(kind.path()) for kind in (NODE_CAPACITIES, NODES, PODS)), read_kinds(session)
+        list_all(session, NODE_CAPACITIES), list_all(session, NODES), list_all(session, PODS), read_kinds(session)
     )
-    for note in full_table_note(kinds):
-        print(f"concerto top: {note}", file=sys.stderr)
-    cluster = build_snapshot(nodes["items"], pods["items"], capacities["items"], (), time.time(), kinds=kinds)
-    return [NodeCapacity.from_raw(obj) for obj in capacities["items"]], cluster
+    found, problems = list[NodeCapacity](), list[str]()
+    put_all("NodeCapacity", capacities, lambda raw: found.append(NodeCapacity.from_raw(raw)), problems)
+    readable = {capacity.name for capacity in found}
+    capacities = [raw for raw in capacities if raw["metadata"]["name"] in readable]
+    cluster = build_snapshot(nodes, pods, capacities, (), time.time(), kinds=kinds, problems=problems)
+    for note in full_table_note(kinds) + shortened(problems):
+        complain("top", note)
+    return found, cluster
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from concerto.api.conditions import find_condition
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
 from concerto.api.nodecputopology import CPUTopology, NodeCPUTopology
 from concerto.api.podcpubinding import Level, PodCPUBinding
-from concerto.kube import Object, Session
+from concerto.cli.cluster_reading import CannotRead, put_all
+from concerto.kube import NotFound, Object, Session
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
 
@@ -36,14 +37,32 @@ class Seat:
 
 
 async def fetch(session: Session, node: str) -> tuple[NodeCPUTopology, list[Object]]:
-    """The node's topology, and the bindings on it, by namespace and name.
+    """The node's topology, and the bindings on it that can be read, by namespace and name.
 
     Raises:
-        NotFound: the node has no NodeCPUTopology.
+        CannotRead: the node has no NodeCPUTopology, or one that cannot be read, or there is no such kind.
     """
-    topology = NodeCPUTopology.from_raw(await session.get(NODE_CPU_TOPOLOGIES.path(name=node)))
-    listed = await session.list(POD_CPU_BINDINGS.path(), field_selector=f"status.nodeName={node}")
-    return topology, sorted(listed["items"], key=lambda b: (b["metadata"]["namespace"], b["metadata"]["name"]))
+    try:
+        raw = await session.get(NODE_CPU_TOPOLOGIES.path(name=node))
+    except NotFound as error:
+        raise CannotRead(f"there is no NodeCPUTopology {node}: is the node's agent running?") from error
+    try:
+        topology = NodeCPUTopology.from_raw(raw)
+    except Exception as error:
+        raise CannotRead(f"NodeCPUTopology {node} cannot be read: {type(error).__name__}: {error}") from error
+    try:
+        listed = await session.list(POD_CPU_BINDINGS.path(), field_selector=f"status.nodeName={node}")
+    except NotFound as error:
+        raise CannotRead("the API server knows no PodCPUBinding: `kubectl apply -k crds` installs the kind") from error
+    found = list[Object]()
+
+    def put(raw: Object) -> None:
+        PodCPUBinding.from_raw(raw)
+        parse_cpu_list((raw.get("status") or {}).get("cpus", ""))
+        found.append(raw)
+
+    put_all("PodCPUBinding", listed["items"], put, [])  # it holds no CPUs, so it is not drawn
+    return topology, sorted(found, key=lambda b: (b["metadata"]["namespace"], b["metadata"]["name"]))
 
 
 def seats(node: NodeCPUTopology, bindings: Sequence[Object]) -> dict[int, Seat]:
@@ -167,7 +186,7 @@ def draw(node: NodeCPUTopology, bindings: Sequence[Object]) -> RenderableType:
     table = Table("POD", "BINDING", "CPUS", "MEMS", "EXCLUSIVE", "STATUS", "TYPE FITS", box=None, pad_edge=False)
     for obj in bindings:
         view, status = PodCPUBinding.from_raw(obj), obj.get("status") or {}
-        table.add_row(
+        cells = (
             f"{view.namespace}/{view.pod_name}",
             view.name,
             status.get("cpus", "-"),
@@ -176,6 +195,7 @@ def draw(node: NodeCPUTopology, bindings: Sequence[Object]) -> RenderableType:
             status.get("resourceStatus", "-"),
             _fit(status),
         )
+        table.add_row(*(Text(cell) for cell in cells))  # as a string, its brackets would be markup
     taken = Text(str(count_threads(topology, bindings)))
     return Group(head, *sockets, taken, *([table] if bindings else [Text("No PodCPUBinding is on the node.")]))
 

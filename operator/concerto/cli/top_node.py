@@ -62,7 +62,7 @@ def heading(name: str) -> str:
 
 def cell(value: float, unit: str) -> str:
     """A number in its unit; - where it is unknown."""
-    if math.isnan(value):
+    if not math.isfinite(value):
         return "-"
     if unit == "share":
         return f"{value:.0%}"

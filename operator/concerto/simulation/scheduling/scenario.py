@@ -66,7 +66,11 @@ def load(name_or_path: str) -> Scenario:
     if not path.is_file():
         known = ", ".join(built_in_names())
         raise ScenarioError(f"{name_or_path}: neither a file nor a built-in scenario; there are {known}")
-    return parse(path.read_text(), str(path))
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path} cannot be read as text: {error}") from None
+    return parse(text, str(path))
 
 
 def parse(text: str, source: str) -> Scenario:
@@ -80,6 +84,8 @@ def parse(text: str, source: str) -> Scenario:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ScenarioError(f"{source}:{line}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ScenarioError(f"{source}: not YAML: {error}") from None
     if root is None:
         raise ScenarioError(f"{source}:1: expected a mapping with `jobs`, got nothing")
     return _scenario(_Node(root, "", source))
@@ -119,7 +125,10 @@ class _Node:
         return [_Node(v, f"{self.path}[{i}]", self.source) for i, v in enumerate(self.node.value)]
 
     def value(self) -> Any:
-        return yaml.SafeLoader("").construct_object(self.node, deep=True)
+        try:
+            return yaml.SafeLoader("").construct_object(self.node, deep=True)
+        except (yaml.YAMLError, ValueError):
+            raise self.fail("a plain value") from None
 
     def text(self) -> str:
         if not isinstance(self.node, yaml.ScalarNode):

@@ -1,0 +1,205 @@
+"""Arguments and files that a command cannot use: a sentence, before it has computed for long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from concerto.cli import simulate
+from concerto.cli.main import main
+from concerto.cli.node_traces import TraceError, Where, read_traces
+from concerto.cli.top_node import cell
+from concerto.simulation.scheduling import experiments
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch):
+    def run_all(*_):
+        raise AssertionError("it was run")
+
+    monkeypatch.setattr(experiments, "run_all", run_all)
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "two", "1.5"])
+def test_a_number_of_processes_that_is_none_is_refused(workers, nothing_runs, capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "pi-2000", "--workers", workers])
+    assert "is not a whole number of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json", "--plots"])
+def test_results_that_could_not_be_written_are_not_computed(option, nothing_runs, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    assert main(["simulate", "pi-2000", option, str(file / "below" / "it")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert main(["simulate", "pi-2000", "--json", str(tmp_path)]) == 2
+
+
+SCENARIOS = {
+    "bytes": b"\xff\xfe\x00",
+    "control characters": b"jobs:\n- name: \x01",
+    "an object of Python": b"jobs: [{count: !!python/object:os.system {}}]",
+    "a list": b"- a",
+    "nothing": b"",
+    "a date that is none": b"jobs: [{name: a, count: 2026-99-99}]",
+    "deeply nested": b"[" * 5000,
+}
+
+
+@pytest.mark.parametrize("text", SCENARIOS.values(), ids=SCENARIOS)
+def test_a_scenario_that_is_none_is_refused(text, nothing_runs, tmp_path, capsys):
+    path = tmp_path / "scenario.yaml"
+    path.write_bytes(text)
+    assert main(["simulate", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+NODE = {"kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
+POD = {
+    "kind": "Pod",
+    "metadata": {"name": "p", "namespace": "a", "uid": "u", "creationTimestamp": "2026-03-01T12:00:00Z"},
+    "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "x"}]},
+    "status": {"phase": "Running"},
+}
+DUMPS = {
+    "no list": {"kind": "Node"},
+    "no items": {"items": None},
+    "items that are a word": {"items": "Node"},
+    "items that are words": {"items": ["Node"]},
+    "half a node": {"items": [{"kind": "Node"}]},
+    "a node that cannot be read": {"items": [{**NODE, "status": {"allocatable": {"cpu": "many"}}}]},
+    "half a pod": {"items": [NODE, {"kind": "Pod"}]},
+    "half a capacity": {"items": [NODE, {"kind": "NodeCapacity", "metadata": {}}]},
+    "a number": 7,
+    "no pod": {"items": [NODE]},
+    "a node without CPU": {"items": [{**NODE, "status": {"allocatable": {"cpu": "0"}}}, POD]},
+    "a node without memory": {"items": [{**NODE, "status": {"allocatable": {"memory": "0"}}}, POD]},
+}
+
+
+@pytest.mark.parametrize("dump", DUMPS.values(), ids=DUMPS)
+def test_a_dump_that_cannot_be_replayed_is_refused(dump, tmp_path, capsys):
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(dump))
+    assert main(["simulate", "--dump", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "dump" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("text", ["{", "a: [", "\x00", "a: !x y"])
+def test_a_dump_that_is_no_document_is_refused(text, tmp_path, capsys):
+    path = tmp_path / "dump.yaml"
+    path.write_text(text)
+    assert main(["simulate", "--dump", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("concerto simulate: ")
+
+
+PROFILES = {
+    "another kind": "kind: Pod",
+    "no spec": "kind: SchedulingProfile\nspec: [1]",
+    "a score that is none": "kind: SchedulingProfile\nspec: {scores: [{name: Nonsense}]}",
+    "scores that are a number": "kind: SchedulingProfile\nspec: {scores: 7}",
+}
+
+
+@pytest.mark.parametrize("text", PROFILES.values(), ids=PROFILES)
+def test_a_profile_that_cannot_be_used_is_refused(text, tmp_path, capsys):
+    dump, profile = tmp_path / "dump.json", tmp_path / "profile.yaml"
+    dump.write_text(json.dumps({"items": [NODE, POD]}))
+    profile.write_text(text)
+    assert main(["simulate", "--dump", str(dump), "--profile", str(profile)]) == 2
+    assert "profile.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("amounts", [{}, {"cpu": "2", "memory": "4Gi"}])
+def test_a_cluster_that_nobody_has_measured_is_replayed_and_what_is_unknown_is_null(amounts, tmp_path, capsys):
+    dump, out = tmp_path / "dump.json", tmp_path / "out.json"
+    dump.write_text(json.dumps({"items": [{**NODE, "status": {"allocatable": amounts}}, POD]}))
+    assert main(["simulate", "--dump", str(dump), "--json", str(out)]) == 0
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    answer = json.loads(out.read_text(), parse_constant=refuse)
+    assert (answer["total"], answer["nodes"][0]["cpu_now"]) == (1, None)
+    capsys.readouterr()
+    assert main(["simulate", "--dump", str(dump), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"] == 1
+
+
+CONFIGURATIONS = {
+    "profiles that are numbers": "profiles: [1]",
+    "arguments without a name": "profiles: [{pluginConfig: [{}]}]",
+    "plugins that are a list": "profiles: [{plugins: [1]}]",
+    "profiles that are a number": "profiles: 7",
+}
+
+
+@pytest.mark.parametrize("text", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_a_configuration_that_no_scheduler_reads_is_refused(text, tmp_path, capsys):
+    path = tmp_path / "scheduler.yaml"
+    path.write_text(f"kind: KubeSchedulerConfiguration\n{text}\n")
+    assert main(["migrate-trimaran", str(path)]) == 2
+    assert "scheduler.yaml" in capsys.readouterr().err
+
+
+ADDRESSES = ["http://127.0.0.1:abc", "http://a b", "http://[1", "ftp://127.0.0.1", "http://", "x"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_an_address_of_no_endpoint_is_refused_with_a_sentence(address):
+    with pytest.raises(TraceError):
+        await read_traces(None, "n1", Where("concerto-system", address, address))
+
+
+async def test_what_answers_in_another_protocol_is_named():
+    async def greet(reader, writer):
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(TraceError, match="is no HTTP endpoint"):
+            await read_traces(None, "n1", Where("concerto-system", url, url))
+
+
+def trace(**changes):
+    columns = [{"name": "at", "unit": "seconds"}, {"name": "pods", "unit": "pods"}]
+    return {"node": "n1", "columns": columns, "rows": [[1.8e9, 1.0]], **changes}
+
+
+TRACES = {
+    "no time": trace(rows=[[None, 1.0]]),
+    "a time after all years": trace(rows=[[1e300, 1.0]]),
+    "a time before all years": trace(rows=[[-1e300, 1.0]]),
+    "a number that no float holds": trace(rows=[[1.8e9, 10**400]]),
+    "rows that are words": trace(rows="rows"),
+    "columns that are words": trace(columns="columns"),
+}
+
+
+@pytest.mark.parametrize("answer", TRACES.values(), ids=TRACES)
+def test_an_answer_that_no_clock_could_have_made_is_no_trace(answer):
+    from concerto.cli.node_traces import _parse
+
+    with pytest.raises(TraceError, match="does not answer /debug/trace with a trace"):
+        _parse(answer, "the agent", "n1")
+
+
+def test_a_number_without_bounds_is_shown_as_unknown():
+    assert [cell(value, unit) for value in (float("inf"), float("nan")) for unit in ("share", "bytes", "pods")] == [
+        "-"
+    ] * 6
+
+
+def test_who_ends_a_command_sees_no_traceback(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulate, "run", interrupted)
+    assert main(["simulate", "--list"]) == 130
