@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,8 @@ _MARGIN_SECONDS = 30.0
 _FEW = 5.0
 """Pods that must have ended before their mean work is taken for what the next one costs."""
 _MEMORY_DEVIATIONS = 2.0
+_OWN = 2
+"""Groups of a kind that no pods of other workloads are in: the kind and its workload."""
 _LIKE = 4
 """Groups of a kind whose pods are like it: the kind, its workload, its images in the namespace, its images."""
 _PRIOR_WEIGHT = (0.5, 0.5, 0.5, 0.25)
@@ -83,11 +86,34 @@ def groups_of(kind: Kind) -> tuple[str, ...]:
 def estimate(table: Table, kind: Kind) -> Cost:
     """The cost of one more pod of the kind."""
     groups = [table.get(key) for key in groups_of(kind)]
-    ended = [(s, w) for s, w in zip(groups, _PRIOR_WEIGHT) if s is not None and s.ended > 1e-3 and s.held > 0.0]
-    if ended:
+    if ended := _that_ended(groups):
+        if kind.endless:
+            lasting = (None if sums is None else _with_lasting(sums) for sums in groups[:_OWN])
+            ended = _that_ended([*lasting, *groups[_OWN:]])
         return _from_ended(ended, kind)
     running = next((s for s in groups if s is not None and s.running > 0.0 and s.running_held > 0.0), None)
     return UNKNOWN if running is None else _from_running(running, kind.endless)
+
+
+def _that_ended(groups: Sequence[KindSums | None]) -> list[tuple[KindSums, float]]:
+    """Groups of which pods have ended, from the narrowest to the widest, with the weight of the next wider one."""
+    return [(s, w) for s, w in zip(groups, _PRIOR_WEIGHT) if s is not None and s.ended > 1e-3 and s.held > 0.0]
+
+
+def _with_lasting(sums: KindSums) -> KindSums:
+    """Pods that run without end count as if they had ended, once they have run for a minute on average.
+
+    They may run for years, and meanwhile pods of other workloads with the same images end, which cost something else.
+    """
+    if not sums.running or sums.running_held < _MAY_WAIT_SECONDS * sums.running:
+        return sums
+    return sums._replace(
+        ended=sums.ended + sums.running,
+        work=sums.work + sums.running_work,
+        held=sums.held + sums.running_held,
+        memory=sums.memory + sums.running_memory,
+        memory_squared=sums.memory_squared + sums.running_memory**2 / sums.running,
+    )
 
 
 def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
