@@ -159,3 +159,9 @@ def test_a_lie_about_memory_ends_with_five_pods_of_the_kind_on_other_nodes(memor
         node.pod_ended(JOB, HONEST, 0.0)
         cluster.set_node("n", node.table((), 0.0), CORES, MEMORY)
     assert estimate(cluster.table(), JOB).memory == pytest.approx(HONEST.memory)
+
+
+def test_work_and_what_starting_took_together_are_bounded_by_the_nodes_cpus():
+    cluster = ClusterKinds()
+    cluster.set_node("liar", {JOB.key: KindSums(ended=5.0, work=1e9, held=20.0, life=20.0, started=1e9)}, CORES)
+    assert estimate(cluster.table(), JOB).share <= CORES * (1 + 1e-9)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from concerto.api.timestamps import parse_timestamp
+from concerto.capacity.kinds.cluster_kinds import ClusterKinds
+from concerto.capacity.kinds.sums import KindSums
 from concerto.controllers.capacity.cluster_model import ClusterModelPublisher, build_cluster_status
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.supervision import keep_running
@@ -122,3 +125,16 @@ async def test_what_pods_can_be_placed_without_is_started_again():
 
     await keep_running("thing", run, pause_seconds=0.001)
     assert len(runs) == 3
+
+
+def test_what_a_node_measured_that_has_not_reported_since_long_before_this_process_began_is_that_of_one_that_has_gone():
+    kinds, now = ClusterKinds(), parse_timestamp("2026-03-01T12:16:00Z")
+    model = ClusterModelPublisher(None, Metrics(), lambda: now, kinds=kinds)  # type: ignore[arg-type]
+    for name, at in (("n1", "2026-03-01T12:00:00Z"), ("n2", "2026-03-01T12:15:00Z")):
+        reported = snapshot(name, ["cpu", "memory"], [0.5], [[0.6, 0.8]])
+        reported["status"]["observedAt"] = at  # type: ignore[index]
+        model.on_snapshot(None, reported)
+        kinds.set_node(name, {"shop/Job/pi@1": KindSums(ended=10.0, work=20.0, held=10.0)}, 4.0)
+    assert kinds.table()["shop/Job/pi@1"].ended == 20.0
+    folded(model)._drop_stale()
+    assert kinds.table()["shop/Job/pi@1"].ended == 10.0

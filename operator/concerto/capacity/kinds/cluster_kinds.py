@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from concerto.api.subspacesnapshot import KindEntry
 from concerto.capacity.kinds import merging
+from concerto.capacity.kinds.earlier_kinds import EarlierKinds
 from concerto.capacity.kinds.sums import FIELDS, KindSums
 from concerto.capacity.kinds.table import MAX_ENTRIES, Table, bounded, from_entries
 
@@ -31,6 +32,8 @@ _ENOUGH = 4.5
 
 Five pods have it, and four do not: each counts a little less once others have ended after it.
 """
+_FEWEST = 0.5
+"""Pods that have ended on nodes that have gone, of which something is left behind: less may be a rounded number."""
 _ENDED = FIELDS.index("ended")
 
 
@@ -56,6 +59,7 @@ class _Node:
     keys: list[_Key]
     rows: NDArray[np.intp]
     parts: list[float]
+    cores: float = 0.0
 
 
 class _Rows:
@@ -98,6 +102,12 @@ class _Rows:
         found: Floats = self.sums[np.frombuffer(key.rows, dtype=np.int64)]
         return found
 
+    def of_others(self, key: _Key, row: int) -> Floats:
+        """(N - 1, F) a copy of the same without that row."""
+        rows = np.frombuffer(key.rows, dtype=np.int64)
+        found: Floats = self.sums[rows[rows != row]]
+        return found
+
 
 class ClusterKinds:
     """The tables of many nodes as one: the order in which nodes come makes no difference.
@@ -123,7 +133,7 @@ class ClusterKinds:
         # To be added up, first come, first served: a dict would be searched for its first key
         self._changed: OrderedDict[str, None] = OrderedDict()
         self._unmerged: OrderedDict[str, None] = OrderedDict()  # the same of what never was: pods may wait for it
-        self._earlier: dict[str, KindSums] = {}  # of nodes that have gone
+        self._earlier = EarlierKinds()
 
     @property
     def has_changes(self) -> bool:
@@ -132,16 +142,21 @@ class ClusterKinds:
 
     def begin_with(self, table: Table) -> None:
         """What an earlier process has merged, before all nodes' tables are read: some of its nodes may have gone."""
-        self._earlier |= bounded(table, MAX_ENTRIES)
+        self._earlier.begin_with(table)
         for key in table:
             self._change(key)
 
     def all_read(self) -> None:
         """Every node's table has been read: what they know was in what the earlier process merged."""
-        known = [self._keys[key] for key in self._earlier if key in self._keys]
-        for key in [key.name for key in known if self._rows.of(key)[:, _ENDED].any()]:
-            del self._earlier[key]
-            self._change(key)
+        for name, before in self._earlier.merged_before():
+            if (key := self._keys.get(name)) is None or not (ended := float(self._rows.of(key)[:, _ENDED].sum())):
+                continue
+            of_gone = before.ended - ended
+            if ended >= _ENOUGH or of_gone < _FEWEST:
+                self._earlier.forget(name)
+            else:
+                self._earlier.keep_part(name, of_gone / before.ended)
+            self._change(name)
 
     def set_entries(
         self, node: str, entries: Sequence[KindEntry], cores: float, memory_bytes: float = math.inf
@@ -177,37 +192,50 @@ class ClusterKinds:
         parts = (weights * (min(cores, _MAX_CORES) / max(math.fsum(weights.tolist()), 1e-300))).tolist()
         for key, before, after in zip(known.keys, known.parts, parts):
             key.part += after - before
-        known.parts = parts
+        known.parts, known.cores = parts, min(cores, _MAX_CORES)
 
     def _arranged(self, name: str, before: _Node | None, keys: list[str]) -> _Node:
         """The node with a row for each of these keys, in their order, and no others."""
-        rows, parts = {}, {}
+        rows, parts, cores = {}, {}, 0.0
         if before is not None:
             names = [key.name for key in before.keys]
-            rows, parts = dict(zip(names, before.rows.tolist())), dict(zip(names, before.parts))
+            rows, parts, cores = dict(zip(names, before.rows.tolist())), dict(zip(names, before.parts)), before.cores
             gone = parts.keys() - {*keys}
-            self._take_off({key: (rows[key], parts[key]) for key in gone})
+            self._take_off(name, {key: (rows[key], parts[key]) for key in sorted(gone)}, cores)
         found = [self._keys.get(key) or self._keys.setdefault(key, _Key(key)) for key in keys]
         new = [key for key in found if key.name not in rows]
         rows |= zip([key.name for key in new], self._rows.take(new))
-        return _Node(found, np.array([rows[key] for key in keys], dtype=np.intp), [parts.get(key, 0.0) for key in keys])
+        indices = np.array([rows[key] for key in keys], dtype=np.intp)
+        return _Node(found, indices, [parts.get(key, 0.0) for key in keys], cores)
 
     def remove_node(self, node: str) -> None:
         """The node is gone, or has not reported for too long."""
         if (known := self._nodes.pop(node, None)) is not None:
             names = (key.name for key in known.keys)
-            self._take_off(dict(zip(names, zip(known.rows.tolist(), known.parts))))
+            self._take_off(node, dict(zip(names, zip(known.rows.tolist(), known.parts))), known.cores)
 
-    def _take_off(self, rows: Mapping[str, tuple[int, float]]) -> None:
+    def _take_off(self, node: str, rows: Mapping[str, tuple[int, float]], cores: float) -> None:
         """A node does not know these keys any more, of which it had these rows and parts."""
         for name, (row, part) in rows.items():
             key = self._keys[name]
+            if (left := self._left_behind(key, row)) is not None:
+                for forgotten in self._earlier.keep(name, left, node, part, cores):
+                    self._change(forgotten)
             key.part -= part
             self._rows.free(key, row)
             if not key.rows:
                 del self._keys[name]
-                self._earlier[name] = self._merged.get(name) or KindSums(*self._rows.sums[row].tolist())
             self._change(name)
+
+    def _left_behind(self, key: _Key, row: int) -> KindSums | None:
+        """What a row adds to what other nodes know of the key, as long as they know little; else None."""
+        others = self._rows.of_others(key, row)
+        if not len(others):
+            return merging.merged(self._rows.of(key))
+        if others[:, _ENDED].sum() >= _ENOUGH or not self._rows.sums[row, _ENDED]:
+            return None
+        left = merging.merged(self._rows.of(key)).without(merging.merged(others))
+        return left if left.ended >= _FEWEST else None
 
     def _change(self, key: str) -> None:
         (self._changed if key in self._merged else self._unmerged)[key] = None
@@ -233,11 +261,8 @@ class ClusterKinds:
         return bounded(self._merged, max_entries, {key.name: key.part for key in self._keys.values()})
 
     def _add_up(self, max_rows: int | None) -> None:
-        if len(self._earlier) > 2 * MAX_ENTRIES:
-            kept = bounded(self._earlier, MAX_ENTRIES)
-            for key in self._earlier.keys() - kept.keys():
-                self._change(key)
-            self._earlier = kept
+        for key in self._earlier.forget_least():
+            self._change(key)
         for changed in (self._unmerged, self._changed):
             while changed and (max_rows is None or max_rows > 0):
                 rows = self._merge(changed.popitem(last=False)[0])
@@ -255,7 +280,7 @@ class ClusterKinds:
             return 1
         sums = merging.merged(self._rows.of(key))
         if earlier is not None and sums.ended >= _ENOUGH:
-            del self._earlier[name]
+            self._earlier.forget(name)
         elif earlier is not None:
             sums = earlier.only_ended().plus(sums)
         self._merged[name] = sums

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.subspacesnapshot import KindEntry
+from concerto.capacity.kinds.cost import PRIOR_SHARE
+from concerto.capacity.kinds.settings import KindSettings
 from concerto.capacity.kinds.sums import FIELDS, MAX_SUM, KindSums
 
 Floats = NDArray[np.float64]
@@ -20,6 +22,10 @@ _MAX_NODE_WEIGHT = 3.0
 """Evidence of one node that counts, in times of the median node's."""
 _MAX_NODE_MEAN = 4.0
 """What one node may say that a pod takes or holds, in times of what the median node says."""
+_ENOUGH_NODES = 3
+"""Nodes that have to know a kind before the median of them bounds what one says."""
+_SHOWN_SECONDS = 60.0
+"""Mean time for which a node's pods have held their places, after which one that never computed is known to idle."""
 _FADING = FIELDS.index("running")
 
 _INDEX = {name: index for index, name in enumerate(FIELDS)}
@@ -73,11 +79,15 @@ def possible(sums: Floats, cores: float, memory: float) -> Floats:
     sums[:, _MAX_RUNNING_WORK] = np.minimum(sums[:, _MAX_RUNNING_WORK], cores * sums[:, _MAX_RUNNING_HELD])
     sums[:, _MAX_RUNNING_RECENT] = np.minimum(sums[:, _MAX_RUNNING_RECENT], cores)
     most = np.maximum(cores * sums[:, _HELD], 1e-9)
-    over = np.maximum(1.0, sums[:, _WORK] / most)
-    sums[:, _WORK] /= over
-    sums[:, _WORK_SQUARED] /= over**2
-    sums[:, _STARTED] /= np.maximum(1.0, sums[:, _STARTED] / most)
+    _scale_work(sums, 1.0 / np.maximum(1.0, (sums[:, _WORK] + sums[:, _STARTED]) / most))
     return sums
+
+
+def _scale_work(sums: Floats, factor: Floats) -> None:
+    """Change the CPU time of pods that have ended by a factor for each row."""
+    sums[:, _WORK] *= factor
+    sums[:, _STARTED] *= factor
+    sums[:, _WORK_SQUARED] *= factor**2
 
 
 def weights(sums: Floats) -> Floats:
@@ -109,10 +119,22 @@ def merged(sums: Floats) -> KindSums:
 @np.errstate(over="ignore")
 def _even(sums: Floats) -> None:
     """Bound what each node says by what the median node says, where three know the kind."""
-    knows = sums[:, _ENDED] > 0.0
-    if np.count_nonzero(knows) < 3:
+    if len(sums) < _ENOUGH_NODES:
         return
-    known = sums[knows]
+    ended = np.flatnonzero(sums[:, _ENDED] > 0.0)
+    if len(ended) >= _ENOUGH_NODES:
+        _even_ended(sums, ended)
+        few = ended[:0]
+    else:
+        few = ended
+    _even_weight(sums, few)
+    _even_share(sums, few)
+    _even_memory(sums, few)
+
+
+def _even_ended(sums: Floats, rows: NDArray[np.intp]) -> None:
+    """Bound what nodes say of pods that have ended, by what the median of them says."""
+    known = sums[rows]
     ended = known[:, _ENDED]
     limits = _MAX_NODE_MEAN * np.median(known[:, _MEANS] / ended[:, None], axis=0)
     allowed = limits * ended[:, None]
@@ -124,4 +146,76 @@ def _even(sums: Floats) -> None:
     known[:, _MAX_MEMORY] = np.minimum(known[:, _MAX_MEMORY], _MAX_NODE_MEAN * np.median(known[:, _MAX_MEMORY]))
     most = _MAX_NODE_WEIGHT * np.median(ended)
     known[:, :_FADING] *= np.where(ended > most, most / ended, 1.0)[:, None]
-    sums[knows] = known
+    sums[rows] = known
+
+
+def _even_weight(sums: Floats, few: NDArray[np.intp]) -> None:
+    """Bound how much a node counts by pods that run, and by pods that have ended where fewer than three know such.
+
+    Args:
+        sums: a row for each node; changed.
+        few: rows that know pods that have ended, if they are fewer than three.
+    """
+    runs = np.flatnonzero(sums[:, _RUNNING] > 0.0)
+    if len(runs) >= _ENOUGH_NODES:
+        for weight, others in ((_RUNNING, (_RUNNING_MEMORY,)), (_RUNNING_HELD, (_RUNNING_WORK,))):
+            given = sums[runs, weight]
+            most = _MAX_NODE_WEIGHT * np.median(given)
+            factor = np.where(given > most, most / np.maximum(given, 1e-300), 1.0)
+            for index in (weight, *others):
+                sums[runs, index] *= factor
+    pods = sums[:, _ENDED] + sums[:, _RUNNING]
+    if np.count_nonzero(pods) >= _ENOUGH_NODES and len(few):
+        most = _MAX_NODE_WEIGHT * np.median(pods[pods > 0.0])
+        sums[few, :_FADING] *= np.minimum(1.0, most / sums[few, _ENDED])[:, None]
+
+
+def _even_share(sums: Floats, few: NDArray[np.intp]) -> None:
+    """Bound the cores that a node says a pod takes, by what all nodes say that know what one takes.
+
+    A kind of which nothing is known is taken to use ``PRIOR_SHARE``: no node can make it dearer than that where the
+    others find it cheap. The arguments are those of `_even_weight`.
+    """
+    worked, is_known = sums[:, _WORK] + sums[:, _STARTED], sums[:, _ENDED] > 0.0
+    ended = np.where(is_known, worked / np.maximum(sums[:, _HELD], 1e-9), np.nan)
+    recent, held = sums[:, _MAX_RUNNING_RECENT], sums[:, _RUNNING_HELD]
+    shown = (sums[:, _RUNNING] > 0.0) & ((recent > 0.0) | (held >= _SHOWN_SECONDS * sums[:, _RUNNING]))
+    so_far = np.where(shown, sums[:, _RUNNING_WORK] / np.maximum(held, 1e-9), np.nan)
+    known = is_known | shown
+    if np.count_nonzero(known) < _ENOUGH_NODES:
+        return
+    least, most = np.fmin(ended, so_far)[known], np.fmax(ended, np.fmax(so_far, np.where(shown, recent, np.nan)))[known]
+    low = float(np.median(least)) / _MAX_NODE_MEAN
+    high = max(_MAX_NODE_MEAN * float(np.median(most)), PRIOR_SHARE)
+    sums[:, _RUNNING_WORK] = np.minimum(sums[:, _RUNNING_WORK], high * held)
+    sums[:, _MAX_RUNNING_WORK] = np.minimum(sums[:, _MAX_RUNNING_WORK], high * sums[:, _MAX_RUNNING_HELD])
+    sums[:, _MAX_RUNNING_RECENT] = np.minimum(recent, high)
+    if len(few):
+        rows = sums[few]
+        amount = rows[:, _WORK] + rows[:, _STARTED]
+        rows[:, _WORK] += np.maximum(low * rows[:, _HELD] - amount, 0.0)
+        over = amount > high * rows[:, _HELD]
+        _scale_work(rows, np.where(over, high * rows[:, _HELD] / np.maximum(amount, 1e-300), 1.0))
+        sums[few] = rows
+
+
+def _even_memory(sums: Floats, few: NDArray[np.intp]) -> None:
+    """Bound the memory that a node says a pod holds, by what all nodes say. The arguments are those of `_even_weight`.
+
+    A kind of which nothing is known is taken to hold the default: no node can make it dearer than that where the others
+    find that it holds little.
+    """
+    mean = sums[:, _MEMORY] / np.maximum(sums[:, _ENDED], 1e-9)
+    said = np.maximum(sums[:, _MAX_MEMORY], mean)
+    if np.count_nonzero(said) < _ENOUGH_NODES:
+        return
+    median = float(np.median(said[said > 0.0]))
+    low, high = median / _MAX_NODE_MEAN, max(_MAX_NODE_MEAN * median, KindSettings.default_memory)
+    sums[:, _MAX_MEMORY] = np.minimum(sums[:, _MAX_MEMORY], high)
+    sums[:, _RUNNING_MEMORY] = np.minimum(sums[:, _RUNNING_MEMORY], high * sums[:, _RUNNING])
+    if len(few):
+        rows = sums[few]
+        pods = rows[:, _ENDED]
+        rows[:, _MEMORY] = np.clip(rows[:, _MEMORY], low * pods, high * pods)
+        rows[:, _MEMORY_SQUARED] = np.clip(rows[:, _MEMORY_SQUARED], low**2 * pods, high**2 * pods)
+        sums[few] = rows

@@ -179,6 +179,11 @@ class KindSums(NamedTuple):
         kept = {name: value for name, value in ended.items() if name in FIELDS[:_FADING]}
         return type(self)(**kept, max_memory=self.max_memory if self.ended else 0.0)
 
+    def without(self, other: KindSums) -> KindSums:
+        """What is left of the pods that have ended when others are taken off; nothing falls below 0."""
+        left = [max(0.0, ours - theirs) for ours, theirs in zip(self[:_FADING], other[:_FADING])]
+        return KindSums(*left)._replace(max_memory=self.max_memory)
+
     def after(self, seconds: float) -> KindSums:
         """As it counts that many seconds later."""
         return self.scaled(0.5 ** (max(0.0, seconds) / HALF_LIFE_SECONDS))

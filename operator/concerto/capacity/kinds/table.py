@@ -81,7 +81,7 @@ def bounded(table: Table, max_entries: int, parts: Mapping[str, float] | None = 
         return dict(table)
     by_key = parts or {}
     found = _matter_most(table, max_entries, by_key) if by_key else table
-    ranked = sorted(found, key=lambda key: (key != CLUSTER, -by_key.get(key, 0.0), -_weight(table[key]), key))
+    ranked = sorted(found, key=lambda key: (key != CLUSTER, -by_key.get(key, 0.0), -weight_of(table[key]), key))
     return {key: table[key] for key in ranked[:max_entries]}
 
 
@@ -93,7 +93,8 @@ def _matter_most(table: Table, max_entries: int, parts: Mapping[str, float]) -> 
     return [keys[index] for index in np.flatnonzero(matters >= least)]
 
 
-def _weight(sums: KindSums) -> float:
+def weight_of(sums: KindSums) -> float:
+    """How much a kind matters: CPU time of its pods, core-seconds, and a little for each of them."""
     return sums.work + sums.running_work + 1e-3 * (sums.ended + sums.running)
 
 

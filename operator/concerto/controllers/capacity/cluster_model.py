@@ -200,8 +200,9 @@ class ClusterModelPublisher:
     def _drop_stale(self) -> None:
         horizon = self._clock() - self._settings.stale_after_seconds
         for name, received_at in self._received_at.items():
-            if received_at < horizon and name in self._model:
-                self._model.remove(name)
+            if received_at < horizon:
+                if name in self._model:
+                    self._model.remove(name)
                 self._kinds.remove_node(name)
 
     def _worth_a_write(self, current: Subspace) -> bool:
