@@ -44,7 +44,7 @@ SCENARIOS = {
     "an object of Python": b"jobs: [{count: !!python/object:os.system {}}]",
     "a list": b"- a",
     "nothing": b"",
-    "a date that is none": b"jobs: [{name: a, count: 2026-99-99}]",
+    "a date of no calendar": b"jobs: [{name: a, count: 2026-99-99}]",
     "deeply nested": b"[" * 5000,
 }
 
@@ -101,7 +101,7 @@ def test_a_dump_that_is_no_document_is_refused(text, tmp_path, capsys):
 PROFILES = {
     "another kind": "kind: Pod",
     "no spec": "kind: SchedulingProfile\nspec: [1]",
-    "a score that is none": "kind: SchedulingProfile\nspec: {scores: [{name: Nonsense}]}",
+    "a score of no plugin": "kind: SchedulingProfile\nspec: {scores: [{name: Nonsense}]}",
     "scores that are a number": "kind: SchedulingProfile\nspec: {scores: 7}",
 }
 
