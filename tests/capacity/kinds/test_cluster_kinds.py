@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.api.pod_kind import kind_of
-from concerto.capacity.kinds.cluster_kinds import ClusterKinds
+from concerto.capacity.kinds.cluster_kinds import KEYS_A_TURN, ClusterKinds
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, bounded, from_entries, to_entries
 
@@ -126,6 +126,10 @@ def test_keys_that_one_node_each_knows_are_added_up_a_part_at_a_time_the_first_o
         merged.set_node(f"n{number}", {f"k{number}": KindSums(ended=1.0, work=1.0)}, 8.0)
     merged.table(1100)
     assert sorted(merged._merged, key=lambda key: int(key[1:])) == [f"k{number}" for number in range(100)]
+    assert merged.add_up(10**6, 50) == 50 * 11
+    assert len(merged.table(10**6)) == 150 + KEYS_A_TURN
+    assert merged.add_up() == 150 * 11
+    assert merged.add_up() == 0
 
 
 def test_what_is_left_out_of_many_kinds_is_what_sorting_all_of_them_leaves_out():

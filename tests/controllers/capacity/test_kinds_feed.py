@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
-from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.cluster_kinds import KEYS_A_TURN
+from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, to_entries
 from concerto.controllers.capacity import kinds_feed
 from concerto.controllers.capacity.kinds_feed import KindsFeed
@@ -197,6 +199,22 @@ async def test_what_can_not_be_added_up_at_once_is_added_up_with_the_next_looks(
         await turn_of_the_loop()
     assert not feed.kinds.has_changes
     assert len(feed.kinds.table()) == len(pod("a").kind.keys)
+    task.cancel()
+
+
+async def test_many_kinds_are_added_up_in_turns_of_the_loop_and_handed_over_together():
+    _, feed, changes = fed()
+    for i in range(50):
+        feed.kinds.set_node(f"n{i}", {f"k{i}-{k}": KindSums(ended=1.0, held=2.0) for k in range(20)}, 4.0)
+    feed._arrived.set()
+    task = asyncio.create_task(feed.run(at_once()))
+    known = []
+    for _ in range(12):
+        await asyncio.sleep(0)
+        known.append(len(feed.kinds._merged))
+    assert max(after - before for before, after in itertools.pairwise([0, *known])) <= KEYS_A_TURN
+    assert known[-1] == 1000
+    assert len(changes) == 1
     task.cancel()
 
 

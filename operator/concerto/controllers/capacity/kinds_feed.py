@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from concerto.api.subspacesnapshot import CLUSTER_NAME, Placement, SubspaceSnapshot
-from concerto.capacity.kinds.cluster_kinds import ROWS_A_LOOK, ClusterKinds
+from concerto.capacity.kinds.cluster_kinds import KEYS_A_TURN, ROWS_A_LOOK, ClusterKinds
 from concerto.capacity.kinds.table import MAX_ENTRIES, Table, from_entries
 from concerto.kube import Object
 from concerto.scheduling.state.changes import Change
@@ -100,6 +100,10 @@ class KindsFeed:
             self._arrived.clear()
             while len(self._seen) > _NODES_A_LOOK:
                 self._take_in()
+                await asyncio.sleep(0)
+            rows = 0
+            while self.kinds.has_changes and rows < ROWS_A_LOOK:
+                rows += self.kinds.add_up(ROWS_A_LOOK - rows, KEYS_A_TURN)
                 await asyncio.sleep(0)
             self.update()
             if self._seen or self.kinds.has_changes:
