@@ -202,3 +202,27 @@ async def test_a_query_that_was_mended_meanwhile_is_asked_at_once():
         await look(made, world, clock, "web")
         await asyncio.gather(*made._history._tasks.values())
     assert [asked["query"] for asked in world.ranges] == [["sum(x) / 5"], ["sum(y)"]]
+
+
+async def test_an_answer_for_another_length_than_the_present_one_is_not_taken_for_it():
+    asked, answers = asyncio.Event(), asyncio.Event()
+    late = matrix((NOW // 300 * 300 - 600.0, "4"))
+
+    async def answers_late(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await answers.wait()
+        return await late(request)
+
+    world, clock = WithPrometheus(answers_late), Clock()
+    longer = asking(historyLength="336h")
+    longer["metadata"] = longer["metadata"] | {"generation": 2}
+    async with autoscaling(world, clock) as made:
+        made.on_object(None, asking())
+        await look(made, world, clock, "web")
+        await asked.wait()
+        made.on_object(asking(), longer)
+        answers.set()
+        await asyncio.gather(*made._history._tasks.values())
+        world.ranges.clear()
+        await synced(made, world, clock, longer)
+    assert next(asked["step"] for asked in world.ranges) == ["1200.000"]

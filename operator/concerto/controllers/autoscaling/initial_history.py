@@ -68,12 +68,12 @@ class HistoryLoader:
             del self._tasks[key]
 
     async def _load(self, observed: Observation) -> None:
-        tracked, digest = observed.tracked, observed.tracked.digest
+        tracked, asked = observed.tracked, _what_is_asked(observed.tracked)
         try:
             async with self._turns.turn(observed.spec.namespace):
                 earlier = await self._fetch_in_time(observed)
         except MetricError as error:
-            if tracked.digest == digest and _asks_the_same(observed):
+            if _what_is_asked(tracked) == asked:
                 tracked.load_history_after = self._clock() + _RETRY_SECONDS
                 message = f"The history could not be loaded: {error}"
                 tracked.history_condition = Condition(HISTORY_LOADED, "False", "QueryFailed", message)
@@ -82,7 +82,7 @@ class HistoryLoader:
             # It is tried again; the object scales without
             logger.exception("PredictiveHPA %s/%s: history", *tracked.key)
         else:
-            if tracked.digest == digest and _asks_the_same(observed):
+            if _what_is_asked(tracked) == asked:
                 tracked.earlier = earlier
 
     async def _fetch_in_time(self, observed: Observation) -> EarlierLoad:
@@ -105,10 +105,10 @@ class HistoryLoader:
         return found
 
 
-def _asks_the_same(observed: Observation) -> bool:
-    """Whether the object still has the query that was being answered; what was wrong with it may be mended."""
-    present = observed.tracked.spec
-    return present is not None and present.prediction.initial_history == observed.spec.prediction.initial_history
+def _what_is_asked(tracked: TrackedObject) -> tuple[object, ...]:
+    """What an answer depends on: the query, what load is counted in, and the grid. Each may change meanwhile."""
+    asked = None if tracked.spec is None else tracked.spec.prediction.initial_history
+    return tracked.digest, tracked.state.grids, asked
 
 
 def _long_rings(state: State) -> tuple[Ring, ...]:
