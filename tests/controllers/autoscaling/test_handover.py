@@ -75,3 +75,28 @@ async def test_leadership_that_is_lost_while_metrics_are_read_counts():
         answer.set()
         await asyncio.gather(*autoscaler._tasks)
     assert (world.scaled, world.statuses) == ({}, {})
+
+
+async def test_what_is_remembered_outlasts_a_spec_that_cannot_be_read_also_for_an_autoscaler_that_starts():
+    world, clock, made = World(), Clock(), phpa("web")
+    world.metrics = {"requests": load("2")}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        for _ in range(4):
+            await synced(autoscaler, clock)
+        await autoscaler.save()
+    known = samples(world.statuses["web"])
+    wrong = made | {"spec": {**made["spec"], "prediction": {"historyLength": "long"}}}
+    wrong["metadata"] = made["metadata"] | {"generation": 2}
+    mended = made | {"metadata": made["metadata"] | {"generation": 3}}
+    async with autoscaling(world, clock) as another:
+        another.on_object(None, wrong | {"status": world.statuses["web"]})
+        for _ in range(3):
+            await synced(another, clock)
+        assert world.condition("web", "AbleToScale") == ("False", "FailedGetScale")
+        await another.save()
+        assert samples(world.statuses["web"]) == known
+        another.on_object(wrong, mended | {"status": world.statuses["web"]})
+        for _ in range(3):
+            await synced(another, clock)
+        assert list(another._objects["n", "web"].state.fine.values)[: len(known)] == known

@@ -313,6 +313,8 @@ class Actuator:
 
     async def save(self, tracked: TrackedObject) -> None:
         """Write at once the samples, recommendations and times that an object's status does not have yet."""
+        if not tracked.digest:
+            return  # its status could not be read yet, and has all that there is
         remembered = write_state(tracked.state, self._settings.initialisation)
         # Without a status there was no sync, and a status needs more than this
         if tracked.status and (patch := merge_patch(tracked.status, {**tracked.status, **remembered})):

@@ -59,7 +59,7 @@ class TrackedObject:
         unconfirmed: a scale write whose outcome is unknown: replicas before, replicas after, time.
         status: the status as last written or seen.
         written_at: when the status was last written, seconds.
-        digest: of what its history is relative to.
+        digest: of what its history is relative to; empty until its spec could be read, and so its status.
         failing_since: since when its metrics have no answer, seconds; None while they have one.
         warnings: by reason, the recent notes and when each was first recorded.
         earlier: load from before the object, which was fetched and is not in its state yet.
@@ -136,17 +136,19 @@ class TrackedObject:
         return changed or self.pause != paused
 
     def _take_spec(self, obj: Object, status: Mapping[str, Any]) -> None:
-        spec, state = _parsed(obj, {**status, **write_state(self.state, InitialisationSettings())})
+        known = write_state(self.state, InitialisationSettings()) if self.digest else {}
+        spec, state = _parsed(obj, {**status, **known})
         digest = target_digest(spec) if spec else self.digest
+        before = self.digest or status.get("historyOf", digest)
         self.load_history_after = 0.0
         if spec is None:  # what is remembered is there for the next one
             self.spec = None
             return
         if is_of_other_target(status.get("historyOf", ""), spec):
             self.scaled_to_zero, self.unconfirmed = False, None
-        if digest != self.digest:
+        if digest != before:
             state = _without_history(state)
-        if digest != self.digest or state.grids != self.state.grids:
+        if digest != before or state.grids != self.state.grids:
             # On another grid the history begins anew, and a longer one lacks what was too old for the one before
             self.earlier, self.history_condition = None, None
         if self.spec is None or self.spec.prediction.mode != spec.prediction.mode:
