@@ -110,6 +110,10 @@ class _Rows:
         found: Floats = self.sums[rows[rows != row]]
         return found
 
+    def ended(self, key: _Key) -> float:
+        """Pods that have ended, of all nodes that know the key; copies nothing else of them."""
+        return float(self.sums[np.frombuffer(key.rows, dtype=np.int64), _ENDED].sum())
+
 
 class ClusterKinds:
     """The tables of many nodes as one: the order in which nodes come makes no difference.
@@ -231,11 +235,12 @@ class ClusterKinds:
 
     def _left_behind(self, key: _Key, row: int) -> KindSums | None:
         """What a row adds to what other nodes know of the key, as long as they know little; else None."""
-        others = self._rows.of_others(key, row)
-        if not len(others):
+        if len(key.rows) == 1:
             return merging.merged(self._rows.of(key))
-        if others[:, _ENDED].sum() >= _ENOUGH or not self._rows.sums[row, _ENDED]:
+        ended = float(self._rows.sums[row, _ENDED])
+        if not ended or self._rows.ended(key) - ended >= _ENOUGH:
             return None
+        others = self._rows.of_others(key, row)
         left = merging.merged(self._rows.of(key)).without(merging.merged(others))
         return left if left.ended >= _FEWEST else None
 
