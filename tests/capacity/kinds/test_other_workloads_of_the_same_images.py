@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from concerto.api.pod_kind import kind_of
+from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.cost import estimate
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
@@ -47,3 +48,31 @@ def test_a_release_that_runs_without_end_goes_by_its_own_pods_after_a_minute():
         running = PodMeasurement(2.0 * seconds, seconds, seconds, 1e8, False, 2.0)
         cost = estimate(node.table([(release, running)] * 10, 0.0), release)
         assert cost.share == pytest.approx(share, rel=0.1)
+
+
+def running(seconds, share, memory=1e8):
+    return PodMeasurement(share * seconds, seconds, seconds, memory, False, share)
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(("share", "others_share"), [(0.02, 4.0), (1.0, 0.001)])
+def test_pods_that_have_run_for_long_count_while_many_more_of_them_start(other, share, others_share):
+    node = NodeKinds()
+    for _ in range(60):
+        node.pod_ended(other, PodMeasurement(others_share * 100.0, 100.0, 100.0, 4e9, True), 0.0)
+    pods = [running(300.0, share)] * 10 + [running(6.0, share)] * 60
+    cost = estimate(node.table([(SERVICE, pod) for pod in pods], 0.0), SERVICE)
+    assert cost.share == pytest.approx(share, rel=0.1, abs=0.1)
+    assert cost.memory <= 4e8
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_pods_that_have_run_for_long_count_while_more_of_them_start_on_many_other_nodes(other):
+    cluster, batch = ClusterKinds(), NodeKinds()
+    for _ in range(60):
+        batch.pod_ended(other, PodMeasurement(400.0, 100.0, 100.0, 4e9, True), 0.0)
+    cluster.set_node("batch", batch.table([], 0.0), 8.0)
+    for number in range(12):
+        pods = [(SERVICE, running(3600.0 if number < 2 else 6.0, 0.02))] * 5
+        cluster.set_node(f"n{number}", NodeKinds().table(pods, 0.0), 8.0)
+    assert estimate(cluster.table(), SERVICE).share < 0.5

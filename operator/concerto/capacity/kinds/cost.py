@@ -104,15 +104,22 @@ def _with_lasting(sums: KindSums) -> KindSums:
     """Pods that run without end count as if they had ended, once they have run for a minute on average.
 
     They may run for years, and meanwhile pods of other workloads with the same images end, which cost something else.
+    While many more of them have just started, one that has run for a minute stands for all the minutes that they ran.
     """
-    if not sums.running or sums.running_held < _MAY_WAIT_SECONDS * sums.running:
+    pods, work, held, memory = sums.running, sums.running_work, sums.running_held, sums.running_memory
+    if not pods or held < _MAY_WAIT_SECONDS * pods:
+        if sums.max_running_held < _MAY_WAIT_SECONDS:
+            return sums
+        pods = held / _MAY_WAIT_SECONDS
+        work, memory = held * sums.max_running_work / sums.max_running_held, pods * sums.max_memory
+    if not pods:
         return sums
     return sums._replace(
-        ended=sums.ended + sums.running,
-        work=sums.work + sums.running_work,
-        held=sums.held + sums.running_held,
-        memory=sums.memory + sums.running_memory,
-        memory_squared=sums.memory_squared + sums.running_memory**2 / sums.running,
+        ended=sums.ended + pods,
+        work=sums.work + work,
+        held=sums.held + held,
+        memory=sums.memory + memory,
+        memory_squared=sums.memory_squared + memory**2 / pods,
     )
 
 
