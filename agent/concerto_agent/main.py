@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concerto.api.quantities import whole
+from concerto.api.arguments import memory
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.own_version import own_version
 from concerto.kube.resources import PODS
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-capacity",
-        type=whole,
+        type=memory("1Mi", "8Pi", "8Gi"),
         metavar="QUANTITY",
         help="memory of the node in scope cgroup, such as 8Gi (default: the machine's)",
     )

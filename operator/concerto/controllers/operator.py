@@ -15,7 +15,7 @@ from typing import Any
 import kopf
 import uvloop
 
-from concerto.api.quantities import parse_duration
+from concerto.api.arguments import duration
 from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.autoscaling.flags import settings_from as autoscaling_settings
 from concerto.controllers.capacity.kinds_trace import KindsTrace
@@ -74,21 +74,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the ServiceAccount that this runs as: it then owns the Lease and the placement records, which go with it",
     )
     lease = LeaseSettings()
-    for name, default, help_ in (
+    for name, lowest, default, help_ in (
         (
             "lease-duration",
+            "1s",
             lease.lease_duration_seconds,
             "how long other replicas wait for a Lease that is not renewed",
         ),
         (
             "renew-deadline",
+            "100ms",
             lease.renew_deadline_seconds,
             "how long a leader stays the leader without a confirmed renewal",
         ),
-        ("retry-period", lease.retry_period_seconds, "time between two renewals"),
+        ("retry-period", "100ms", lease.retry_period_seconds, "time between two renewals"),
     ):
         parser.add_argument(
-            f"--leader-elect-{name}", type=parse_duration, default=float(default), metavar="DURATION", help=help_
+            f"--leader-elect-{name}",
+            type=duration(lowest, "1h", f"{default:g}s", whole_seconds=name == "lease-duration"),
+            default=float(default),
+            metavar="DURATION",
+            help=help_,
         )
     add_autoscaling_arguments(parser)
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
@@ -111,8 +117,13 @@ def run(args: argparse.Namespace) -> int:
             renew_deadline_seconds=args.leader_elect_renew_deadline,
             retry_period_seconds=args.leader_elect_retry_period,
         )
-    except ValueError as error:
-        print(f"concerto operator: --leader-elect-*: {error}", file=sys.stderr)
+    except ValueError:
+        order = (
+            f"--leader-elect-retry-period ({args.leader_elect_retry_period:g} s) has to be shorter than "
+            f"--leader-elect-renew-deadline ({args.leader_elect_renew_deadline:g} s), and that shorter than "
+            f"--leader-elect-lease-duration ({args.leader_elect_lease_duration:g} s)"
+        )
+        print(f"concerto operator: {order}", file=sys.stderr)
         return 2
     try:
         settings = OperatorSettings(

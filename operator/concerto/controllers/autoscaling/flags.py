@@ -5,31 +5,41 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from concerto.api.quantities import parse_duration
+from concerto.api.arguments import duration, number, whole_number
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import PrometheusServer
 
 _DURATIONS = {
-    "sync-period": ("sync_seconds", "time between two syncs of an object"),
-    "downscale-stabilization": ("downscale_stabilization_seconds", "how long a higher recommendation holds replicas"),
+    "sync-period": ("sync_seconds", duration("1s", "1h", "15s"), "time between two syncs of an object, 1s to 1h"),
+    "downscale-stabilization": (
+        "downscale_stabilization_seconds",
+        duration("0s", "1h", "300s"),
+        "how long a higher recommendation holds replicas, up to 1h",
+    ),
     "cpu-initialization-period": (
         "cpu_initialization_seconds",
+        duration("0s", "24h", "300s"),
         "time after a pod's start in which CPU may be start-up",
     ),
-    "initial-readiness-delay": ("initial_readiness_delay_seconds", "time in which unreadiness is initial"),
+    "initial-readiness-delay": (
+        "initial_readiness_delay_seconds",
+        duration("0s", "24h", "30s"),
+        "time in which unreadiness is initial",
+    ),
 }
+"""Attribute of the settings, bounds and help; the down window has that of behavior's stabilizationWindowSeconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags, with the defaults of autoscaling/v2."""
     default = ControllerSettings()
     group = parser.add_argument_group("PredictiveHPA")
-    for name, (attribute, help_) in _DURATIONS.items():
+    for name, (attribute, read, help_) in _DURATIONS.items():
         group.add_argument(
             f"--autoscaling-{name}",
             dest=f"autoscaling_{attribute}",
-            type=parse_duration,
+            type=read,
             default=getattr(default, attribute),
             metavar="DURATION",
             help=help_,
@@ -41,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--autoscaling-max-series",
-        type=int,
+        type=whole_number(0, 100_000, str(PredictiveHPASettings.max_series)),
         default=PredictiveHPASettings.max_series,
         metavar="OBJECTS",
         help="number of objects that have Prometheus series of their own",
@@ -60,15 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--autoscaling-tolerance",
-        type=float,
+        type=number(0.0, 1.0, f"{default.tolerance:g}"),
         default=default.tolerance,
-        help="distance of a metric from its target, as a share of it, that is left alone",
+        help="distance of a metric from its target, as a share of it, that is left alone, 0 to 1",
     )
 
 
 def settings_from(args: argparse.Namespace) -> PredictiveHPASettings:
     """Settings from the parsed flags."""
-    durations = {attribute: getattr(args, f"autoscaling_{attribute}") for attribute, _ in _DURATIONS.values()}
+    durations = {attribute: getattr(args, f"autoscaling_{attribute}") for attribute, _, _ in _DURATIONS.values()}
     controller = ControllerSettings(tolerance=args.autoscaling_tolerance, **durations)
     return PredictiveHPASettings(
         controller=controller,
