@@ -114,5 +114,21 @@ def test_own_buckets_stay_and_what_is_between_is_unknown():
     assert (ring.last, ring.count, ring.values) == (6, 1, (1000, NOTHING, NOTHING, 9000, 8000))
 
 
+def test_what_is_loaded_later_replaces_what_was_loaded_before_and_no_own_bucket():
+    wrong = [(300.0 * i, 50.0) for i in (1, 2, 3, 4)]
+    own = filled(Ring(300, 6), [wrong]).add(1500.0, 9.0).add(1800.0, 8.0)
+    assert own.values == (50_000, 50_000, 50_000, 50_000, NOTHING, 9000, 8000)[-6:]
+    mended = filled(own, [[(600.0, 1.0), (900.0, 2.0), (1800.0, 3.0), (2100.0, 4.0)]])
+    assert (mended.last, mended.values) == (6, (1000, 2000, NOTHING, NOTHING, 9000, 8000)[-6:])
+    again = filled(mended, [[(1500.0, 7.0)]])
+    assert (again.last, again.values) == (6, (7000, 9000, 8000))
+
+
+def test_a_ring_that_was_loaded_whole_is_replaced_whole():
+    loaded = filled(Ring(300, 5), [[(300.0 * i, 50.0) for i in range(1, 9)]])
+    assert filled(loaded, [[(900.0, 1.0)]]).values == (1000,)
+    assert filled(loaded.add(2400.0, 3.0), [[(2100.0, 1.0)]]).values == (1000, NOTHING, 3000)[-3:]
+
+
 def test_a_value_that_is_not_a_load_is_not_history():
     assert filled(Ring(300, 5), [[(300.0, -1.0), (600.0, 2.0)]]).values == (2000,)

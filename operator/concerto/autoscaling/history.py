@@ -29,6 +29,7 @@ class Ring:
         last: index of the newest bucket (its start is ``last * step``).
         values: means of the buckets' samples, the newest last; `NOTHING` where there was no sample.
         count: samples in the newest bucket, for its mean.
+        loaded_before: index of the first bucket of the object's own; what is before it was loaded from elsewhere.
     """
 
     step: int
@@ -36,6 +37,21 @@ class Ring:
     last: int = 0
     values: tuple[int, ...] = ()
     count: int = 0
+    loaded_before: int = 0
+
+    @property
+    def loaded(self) -> int:
+        """Number of the buckets at the front that were loaded from elsewhere."""
+        return min(max(self.loaded_before - (self.last - len(self.values) + 1), 0), len(self.values))
+
+    def own(self) -> Ring:
+        """From the first sample that was not loaded from elsewhere."""
+        values = self.values[self.loaded :]
+        while values and values[0] == NOTHING:
+            values = values[1:]
+        if not values:
+            return Ring(self.step, self.length)
+        return replace(self, values=values, loaded_before=0)
 
     def add(self, at: float, demand: float) -> Ring:
         """With one more sample; one from before the newest bucket is too late to matter, and is dropped.
@@ -60,17 +76,20 @@ class Ring:
     def with_earlier(self, points: Sequence[tuple[float, float]]) -> Ring:
         """With samples from before the first own bucket: time in seconds and demand, the oldest first.
 
-        Points within or after the own buckets are dropped. As in `add`, so are values that are not demand.
+        They replace what was loaded before. Points within or after the own buckets are dropped. As in `add`, so are
+        values that are not demand.
         """
-        first = self.last - len(self.values) + 1
-        earlier = replace(self, last=0, values=(), count=0)
+        own, earlier = self.own(), Ring(self.step, self.length)
+        first = own.last - len(own.values) + 1
         for at, demand in points:
-            if not self.values or int(at // self.step) < first:
+            if not own.values or int(at // self.step) < first:
                 earlier = earlier.add(at, demand)
-        if not earlier.values or not self.values:
-            return earlier if earlier.values else self
+        if not earlier.values:
+            return own
+        if not own.values:
+            return replace(earlier, loaded_before=earlier.last + 1)
         gap = (NOTHING,) * min(first - earlier.last - 1, self.length)
-        return replace(self, values=(*earlier.values, *gap, *self.values)[-self.length :])
+        return replace(own, values=(*earlier.values, *gap, *own.values)[-self.length :], loaded_before=first)
 
     def not_after(self, at: float) -> Ring:
         """Without buckets that begin after ``at``: they are of a clock that has since been set back.

@@ -63,6 +63,10 @@ async def with_prometheus(answer: Answer, obj: dict[str, Any]) -> tuple[WithProm
     return world, status
 
 
+def coarse_values(status: dict[str, Any]) -> list[int]:
+    return next(item["values"] for item in status["history"] if item["stepSeconds"] == 300)
+
+
 def condition(status: dict[str, Any]) -> tuple[str, str, str] | None:
     found = [c for c in status["conditions"] if c["type"] == "HistoryLoaded"]
     return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else None
@@ -96,7 +100,8 @@ async def test_it_is_not_loaded_again_after_a_restart_nor_for_who_does_not_ask()
     done["lastTransitionTime"] = "2026-03-01T12:00:00Z"
     answer = matrix((NOW // 300 * 300, "4"))
     history = [{"stepSeconds": step, "last": NOW // step - 1, "values": [4000]} for step in (300, 1800)]
-    world, status = await with_prometheus(answer, asking() | {"status": {"conditions": [done], "history": history}})
+    before = {"conditions": [done], "history": history, "observedGeneration": 1}
+    world, status = await with_prometheus(answer, asking() | {"status": before})
     assert (world.ranges, condition(status)[0]) == ([], "True")
     world, status = await with_prometheus(answer, phpa("web") | {"status": {"conditions": [done]}})
     assert (world.ranges, condition(status)) == ([], None)
@@ -120,6 +125,41 @@ async def test_a_history_of_another_length_is_loaded_too(restarted):
         async with autoscaling(world, clock) as another:
             await synced(another, world, clock, longer | {"status": status})
     assert next(asked["step"] for asked in world.ranges) == ["1200.000"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_answer_to_another_query_replaces_what_the_one_before_had_loaded(restarted):
+    end = NOW // 300 * 300
+    world, clock = WithPrometheus(matrix((end - 600.0, "4000"), (end - 300.0, "5000"))), Clock()
+    mended = phpa("web", initialHistory={"query": "sum(x) / 5000"})
+    mended["metadata"] = mended["metadata"] | {"generation": 2}
+    async with autoscaling(world, clock) as made:
+        status = await synced(made, world, clock, asking())
+        assert coarse_values(status)[:2] == [4_000_000, 5_000_000]
+        world.answer = matrix((end - 600.0, "4"), (end - 300.0, "5"))
+        if not restarted:
+            made.on_object(asking(), mended | {"status": status})
+            status = await synced(made, world, clock, mended)
+    if restarted:
+        async with autoscaling(world, clock) as another:
+            status = await synced(another, world, clock, mended | {"status": status})
+    assert coarse_values(status)[:2] == [4000, 5000]
+    assert coarse_values(status)[-1] == 2000
+    assert condition(status)[:2] == ("True", "Loaded")
+
+
+async def test_a_query_that_fails_leaves_what_the_one_before_had_loaded():
+    end = NOW // 300 * 300
+    world, clock = WithPrometheus(matrix((end - 300.0, "5"))), Clock()
+    other = phpa("web", initialHistory={"query": "sum("})
+    other["metadata"] = other["metadata"] | {"generation": 2}
+    async with autoscaling(world, clock) as made:
+        status = await synced(made, world, clock, asking())
+        world.answer = matrix()
+        made.on_object(asking(), other | {"status": status})
+        status = await synced(made, world, clock, other)
+    assert coarse_values(status)[0] == 5000
+    assert condition(status)[:2] == ("False", "QueryFailed")
 
 
 async def test_a_clock_that_is_set_back_delays_no_other_attempt():

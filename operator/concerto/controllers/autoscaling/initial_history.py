@@ -122,10 +122,7 @@ def with_earlier_load(tracked: TrackedObject, state: State) -> State:
         return state
     earlier, tracked.earlier = tracked.earlier, None
     filled_state = state.with_rings(lambda ring: filled(ring, earlier.get(ring.step, ())))
-    hours = max(
-        (len(new.values) - len(old.values)) * new.step / 3600
-        for old, new in zip(_long_rings(state), _long_rings(filled_state), strict=True)
-    )
+    hours = max(ring.loaded * ring.step / 3600 for ring in _long_rings(filled_state))
     message = f"Prometheus gave {hours:.1f} h of history from before the object's own."
     tracked.history_condition = Condition(HISTORY_LOADED, "True", "Loaded", message)
     return filled_state

@@ -140,8 +140,10 @@ def _filled(ring: Ring, written: Mapping[int, Mapping[str, Any]]) -> Ring:
         return ring
     # Somebody may have edited the status: sums and means must stay numbers that a status can hold
     values = tuple(min(v, 1000 * MAX_REPLICAS) for v in found["values"][-ring.length :])
-    return Ring(ring.step, ring.length, found["last"], values, min(max(found.get("count", 1), 1), _MAX_COUNTED))
+    count = min(max(found.get("count", 1), 1), _MAX_COUNTED)
+    return Ring(ring.step, ring.length, found["last"], values, count, found.get("loadedBefore", 0))
 
 
 def _written(ring: Ring) -> dict[str, Any]:
-    return {"stepSeconds": ring.step, "last": ring.last, "count": ring.count, "values": list(ring.values)}
+    written = {"stepSeconds": ring.step, "last": ring.last, "count": ring.count, "values": list(ring.values)}
+    return {**written, "loadedBefore": ring.loaded_before} if ring.loaded else written

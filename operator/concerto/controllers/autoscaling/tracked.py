@@ -107,10 +107,12 @@ class TrackedObject:
         same = status.get("historyOf", digest) == digest
         if not same:
             state = _without_history(state)
-        if status.get("observedGeneration") != obj["metadata"].get("generation"):
+        seen = status.get("observedGeneration") == obj["metadata"].get("generation")
+        if not seen:
             state = _without_recommendations(state)
         failing_since = _failing_since(status)
-        loaded = _history_loaded(status) if same and state.has_long_history else None
+        # What has changed while no operator was there is not known: it may be the query
+        loaded = _history_loaded(status) if same and seen and state.has_long_history else None
         return cls(
             obj,
             spec,
@@ -150,6 +152,8 @@ class TrackedObject:
             state = _without_history(state)
         if digest != before or state.grids != self.state.grids:
             # On another grid the history begins anew, and a longer one lacks what was too old for the one before
+            self.earlier, self.history_condition = None, None
+        elif self.spec is None or self.spec.prediction.initial_history != spec.prediction.initial_history:
             self.earlier, self.history_condition = None, None
         if self.spec is None or self.spec.prediction.mode != spec.prediction.mode:
             state = _without_recommendations(state)
@@ -241,7 +245,7 @@ def _history_loaded(status: Mapping[str, Any]) -> Condition | None:
 
 def _without_history(state: State) -> State:
     """Without demand history: with another target or metric, demand in replicas means something else."""
-    return state.with_rings(lambda ring: replace(ring, values=(), count=0))
+    return state.with_rings(lambda ring: replace(ring, values=(), count=0, loaded_before=0))
 
 
 def _without_recommendations(state: State) -> State:
