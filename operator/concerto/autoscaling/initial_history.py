@@ -70,8 +70,12 @@ def filled(ring: Ring, series: Sequence[Sequence[tuple[float, float]]]) -> Ring:
         series: times of `grid` in seconds, and loads in replicas.
     """
     by_time = [dict(points) for points in series]
-    common = set.intersection(*(set(points) for points in by_time)) if by_time else set()
-    return ring.with_earlier([(at - 1.0, max(points[at] for points in by_time)) for at in sorted(common)])
+    return ring.with_earlier([(at - 1.0, max(points[at] for points in by_time)) for at in common_times(series)])
+
+
+def common_times(series: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """Times in seconds that each series has, the earliest first."""
+    return sorted(set.intersection(*({at for at, _ in points} for points in series))) if series else []
 
 
 def _query(spec: PredictiveHPA, metric: MetricSpec, pods: Sequence[PodView], step_seconds: int) -> HistoryQuery:

@@ -95,6 +95,57 @@ async def test_an_error_is_a_condition_and_is_not_repeated_at_each_sync():
     assert world.condition("web", "ScalingActive") == ("True", "ValidMetricFound")
 
 
+END = NOW // 300 * 300
+NO_LOADS = {
+    "only NaN": (
+        matrix((END - 600.0, "NaN"), (END - 300.0, "NaN")),
+        "the query returned no load: each of its 2 values is NaN, infinite or negative, and the last nan",
+    ),
+    "only negative": (
+        matrix((END - 300.0, "-5")),
+        "the query returned no load: each of its 1 values is NaN, infinite or negative, and the last -5",
+    ),
+    "of other times": (matrix((END + 3000.0, "5")), "the query returned no value of the time that was asked for"),
+    "no values": (
+        says(200, {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": []}]}}),
+        "the query returned no value of the time that was asked for",
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "what"), NO_LOADS.values(), ids=NO_LOADS)
+async def test_an_answer_without_any_load_is_an_error_that_says_what_is_the_matter(answer, what):
+    _, status = await with_prometheus(answer, asking())
+    assert condition(status) == ("False", "QueryFailed", f"The history could not be loaded: {what}")
+    assert len(coarse_values(status)) == 1
+
+
+async def test_metrics_without_a_time_in_common_have_no_load_together():
+    obj, answers = phpa("web", initialHistory={}), [matrix((END - 600.0, "4")), matrix((END - 300.0, "5"))] * 2
+
+    async def in_turn(request: web.Request) -> web.StreamResponse:
+        return await answers.pop(0)(request)
+
+    target = {"type": "AverageValue", "averageValue": "1"}
+    obj["spec"]["metrics"] = [
+        {"type": "Prometheus", "prometheus": {"name": name, "query": f"sum({name})", "target": target}}
+        for name in ("a", "b")
+    ]
+    _, status = await with_prometheus(in_turn, obj)
+    what = "the series of the metrics have no time in common"
+    assert condition(status) == ("False", "QueryFailed", f"The history could not be loaded: {what}")
+
+
+async def test_the_condition_counts_what_is_known_and_says_if_there_was_nothing_before():
+    _, status = await with_prometheus(matrix((END - 6000.0, "4"), (END - 300.0, "5")), asking())
+    assert condition(status)[2] == "Prometheus gave 1.0 h of history from before the object's own."
+    last = {"last": END // 300, "values": [4000] * 864, "stepSeconds": 300}
+    weekly = {"last": END // 1800, "values": [4000] * 720, "stepSeconds": 1800}
+    full = asking() | {"status": {"history": [last, weekly], "observedGeneration": 1}}
+    _, status = await with_prometheus(matrix((END - 300.0, "5")), full)
+    assert condition(status) == ("True", "Loaded", "Prometheus has no load from before the object's own history.")
+
+
 async def test_it_is_not_loaded_again_after_a_restart_nor_for_who_does_not_ask():
     done = {"type": "HistoryLoaded", "status": "True", "reason": "Loaded", "message": "x"}
     done["lastTransitionTime"] = "2026-03-01T12:00:00Z"

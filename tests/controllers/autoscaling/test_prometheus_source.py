@@ -121,7 +121,7 @@ async def test_a_fault_of_a_series_is_an_error_in_words(body, words):
 
 
 async def test_a_request_names_the_namespace_for_a_proxy_that_confines_it_the_time_limit_and_that_all_data_is_wanted():
-    async with faulty([says(200, vector("1")), says(200, matrix([]))]) as found:
+    async with faulty([says(200, vector("1")), says(200, matrix([[1000, "1"]]))]) as found:
         source = PrometheusMetrics(PrometheusServer(f"{found.session.config.server}/"), timeout_seconds=20)
         await source.value("shop", "queue")
         await source.series("shop", "queue", SPAN)

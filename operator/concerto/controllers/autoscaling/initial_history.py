@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 
 from concerto.api.conditions import Condition
-from concerto.autoscaling.history import Ring
-from concerto.autoscaling.initial_history import filled, grid, history_queries
+from concerto.autoscaling.history import NOTHING, Ring
+from concerto.autoscaling.initial_history import common_times, filled, grid, history_queries
 from concerto.autoscaling.pods import MetricError
 from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.controllers.autoscaling.namespace_turns import NamespaceTurns
@@ -102,6 +102,8 @@ class HistoryLoader:
                 span = Span(begin, end, ring.step)
                 points = await self._prometheus.series(observed.spec.namespace, query.expression, span)
                 found[ring.step].append([(at, min(value / query.per_replica, MAX_REPLICAS)) for at, value in points])
+            if not common_times(found[ring.step]):
+                raise MetricError("the series of the metrics have no time in common")
         return found
 
 
@@ -122,7 +124,13 @@ def with_earlier_load(tracked: TrackedObject, state: State) -> State:
         return state
     earlier, tracked.earlier = tracked.earlier, None
     filled_state = state.with_rings(lambda ring: filled(ring, earlier.get(ring.step, ())))
-    hours = max(ring.loaded * ring.step / 3600 for ring in _long_rings(filled_state))
+    hours = max(_loaded_hours(ring) for ring in _long_rings(filled_state))
     message = f"Prometheus gave {hours:.1f} h of history from before the object's own."
+    if not hours:
+        message = "Prometheus has no load from before the object's own history."
     tracked.history_condition = Condition(HISTORY_LOADED, "True", "Loaded", message)
     return filled_state
+
+
+def _loaded_hours(ring: Ring) -> float:
+    return sum(value != NOTHING for value in ring.values[: ring.loaded]) * ring.step / 3600

@@ -75,12 +75,12 @@ class PrometheusMetrics:
             raise _not_of_prometheus(error) from error
 
     async def series(self, namespace: str, query: str, span: Span) -> list[tuple[float, float]]:
-        """The query's only series: times in seconds and values.
+        """The query's only series: times in seconds and values, at least one.
 
-        Values that are not finite are left out, and so are times that were not asked for.
+        Values that are not finite, or negative, are left out, and so are times that were not asked for.
 
         Raises:
-            MetricError: there is no answer, or it is not one series.
+            MetricError: there is no answer, or it is not one series, or nothing of it is left.
         """
         times = {"start": f"{span.begin:.3f}", "end": f"{span.end:.3f}", "step": f"{span.step:.3f}"}
         data = await self._ask("query_range", {"query": query, "namespace": namespace} | times)
@@ -91,7 +91,7 @@ class PrometheusMetrics:
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
         first, last = span.begin - span.step, span.end + span.step
-        return [(at, value) for at, value in points if first <= at <= last and math.isfinite(value)]
+        return _loads([(at, value) for at, value in points if first <= at <= last])
 
     async def close(self) -> None:
         """Close connections."""
@@ -174,6 +174,16 @@ def _only(result: list[Any]) -> Any:
     if len(result) > 1:
         raise MetricError(f"the query returned {len(result)} series instead of one: write it like sum(...)")
     return result[0]
+
+
+def _loads(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    if not points:
+        raise MetricError("the query returned no value of the time that was asked for")
+    loads = [(at, value) for at, value in points if math.isfinite(value) and value >= 0]
+    if not loads:
+        last = f"NaN, infinite or negative, and the last {points[-1][1]:g}"
+        raise MetricError(f"the query returned no load: each of its {len(points)} values is {last}")
+    return loads
 
 
 def _finite(value: float) -> float:
