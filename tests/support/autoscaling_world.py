@@ -122,16 +122,27 @@ class World:
             return await self.metrics[parts[-1]](request)
         if parts[-1] == "podreservations" and request.method == "POST":
             self.reservations += 1
+        if parts[-2] == "predictivehpas" and request.method == "GET":
+            return await says(200, {"metadata": {"uid": parts[-1], "resourceVersion": self.version(parts[-1])}})(
+                request
+            )
         if parts[-1] == "status":
             if parts[-2] in self.stuck:
                 await self.unstuck.wait()
-            patch = (await request.json())["status"]
-            self.statuses[parts[-2]] = merged(self.statuses.get(parts[-2]), patch)
+            body = await request.json()
+            if body["metadata"].get("resourceVersion") != self.version(parts[-2]):
+                return await refuses(409, "Conflict")(request)
+            self.statuses[parts[-2]] = merged(self.statuses.get(parts[-2]), body["status"])
             self.looks[parts[-2]] += 1
             async with self.news:
                 self.news.notify_all()
-            return await says(200, {"status": self.statuses[parts[-2]]})(request)
+            metadata = {"resourceVersion": self.version(parts[-2])}
+            return await says(200, {"metadata": metadata, "status": self.statuses[parts[-2]]})(request)
         return await refuses(404, "NotFound")(request)
+
+    def version(self, name: str) -> str:
+        """The resourceVersion of an object, which each write of its status raises."""
+        return str(self.looks[name] + 1)
 
     async def seen(self, name: str, times: int = 1) -> dict[str, Any]:
         """The status of an object, once it was written so often."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,17 +32,13 @@ from concerto.controllers.autoscaling.status import (
     waiting_status,
     window_status,
 )
+from concerto.controllers.autoscaling.status_writes import StatusWriter
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, SCALED_TO_ZERO, ObjectEvents, TrackedObject
-from concerto.kube import ApiError, KubeError, NotFound, Session
+from concerto.kube import ApiError, KubeError, Session
 from concerto.kube.confirmed_writes import NotWritten
-from concerto.kube.resources import PREDICTIVE_HPAS
-
-logger = logging.getLogger(__name__)
 
 _DEFAULT_SCHEDULER = "default-scheduler"
-_REMEMBERED = frozenset({"history", "recommendations", "initialization", "forecast", "downscaleWindow"})
-"""Members of the status that change at every sync. A change of these alone is written once a status interval."""
 _SCALES_TO_ZERO = Condition(
     SCALED_TO_ZERO, "True", SCALED_TO_ZERO, "the HPA controller is about to scale the workload to zero"
 )
@@ -91,12 +86,14 @@ class Actuator:
         events: ObjectEvents,
         metrics: ForecastMetrics,
         settings: PredictiveHPASettings,
+        statuses: StatusWriter,
     ) -> None:
         self._session = session
         self._targets = targets
         self._events = events
         self._metrics = metrics
         self._settings = settings
+        self._statuses = statuses
 
     async def act(self, observed: Observation, forecast: ForecastResult | None, is_current: Callable[[], bool]) -> None:
         """Decide on an observed object, scale its target, and write its status.
@@ -119,7 +116,7 @@ class Actuator:
             outcome = await self._carry_out(plan, is_current)
         if outcome is not None:
             self._remember(plan, outcome)
-            await self._write(tracked, self._status(plan, outcome), observed.now)
+            await self._statuses.write(tracked, self._status(plan, outcome), observed.now)
 
     def _plan(self, observed: Observation, scale: Scale, forecast: ForecastResult | None) -> _Plan:
         bounds, floor = observed.bounds, None
@@ -205,7 +202,7 @@ class Actuator:
             )
             tracked.scaled_to_zero = True
         if ahead:
-            await self._write(tracked, {**tracked.status, **ahead}, now)
+            await self._statuses.write(tracked, {**tracked.status, **ahead}, now)
         if not is_current() or tracked.pause != plan.pause:
             return None
         tracked.unconfirmed = (scale.replicas, decision.replicas, now)
@@ -318,7 +315,7 @@ class Actuator:
         remembered = write_state(tracked.state, self._settings.initialisation)
         # Without a status there was no sync, and a status needs more than this
         if tracked.status and (patch := merge_patch(tracked.status, {**tracked.status, **remembered})):
-            await self._patch(tracked, patch, tracked.written_at)
+            await self._statuses.patch(tracked, patch, tracked.written_at)
 
     async def _report_error(self, observed: Observation) -> None:
         """Write the status of an object whose target's scale cannot be read."""
@@ -332,28 +329,7 @@ class Actuator:
             "lastDecision": no_decision(old.get("lastDecision"), observed.error, now=observed.now),
             "conditions": _conditions(observed, [observed.error], None),
         }
-        await self._write(tracked, status, observed.now)
-
-    async def _write(self, tracked: TrackedObject, status: Mapping[str, Any], now: float) -> None:
-        """Write what has changed; a change of remembered members alone waits for the status interval."""
-        patch = merge_patch(tracked.status, status)
-        interval = self._settings.status_interval_seconds
-        if set(patch) - _REMEMBERED or not 0.0 <= now - tracked.written_at < interval:
-            await self._patch(tracked, patch, now)
-
-    async def _patch(self, tracked: TrackedObject, patch: Mapping[str, Any], now: float) -> None:
-        meta = tracked.obj["metadata"]
-        path = PREDICTIVE_HPAS.path(meta["namespace"], meta["name"], "status")
-        try:
-            written = await self._session.patch(path, {"metadata": {"uid": meta["uid"]}, "status": patch})
-        except NotFound:
-            return
-        except KubeError as error:
-            # Nothing is lost: the next sync writes it again
-            logger.warning("PredictiveHPA %s/%s: status: %s", meta["namespace"], meta["name"], error)
-            return
-        tracked.status = written.get("status") or {}
-        tracked.written_at = now
+        await self._statuses.write(tracked, status, observed.now)
 
 
 def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale, now: float) -> Memory:

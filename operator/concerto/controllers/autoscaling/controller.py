@@ -27,6 +27,7 @@ from concerto.controllers.autoscaling.measurements import Measurements
 from concerto.controllers.autoscaling.observation import Observation, Observer
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics, PodReader, PrometheusMetrics, ResourceMetrics
+from concerto.controllers.autoscaling.status_writes import StatusWriter
 from concerto.controllers.autoscaling.sync_budget import SyncBudget
 from concerto.controllers.autoscaling.target_conflicts import HORIZONTAL_POD_AUTOSCALERS, trim_hpa
 from concerto.controllers.autoscaling.targets import Targets
@@ -113,7 +114,8 @@ class PredictiveHPAController:
         self.observer = Observer(self._targets, measurements, self._events, clock, self.settings)
         self._history = HistoryLoader(self._prometheus, self._events, clock)
         self.forecaster = Forecaster(clock, self.settings, self._report_bug)
-        self.actuator = Actuator(session, self._targets, self._events, self._forecast_metrics, self.settings)
+        statuses = StatusWriter(session, self.settings, context.may_write)
+        self.actuator = Actuator(session, self._targets, self._events, self._forecast_metrics, self.settings, statuses)
         self._objects: dict[Key, TrackedObject] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_objects = asyncio.Event()

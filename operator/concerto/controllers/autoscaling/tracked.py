@@ -9,6 +9,7 @@ from typing import Any
 
 from concerto.api.conditions import Condition, find_condition
 from concerto.api.predictivehpa import Pause, PredictiveHPA
+from concerto.api.resource_version import not_newer
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import Combined
@@ -58,6 +59,7 @@ class TrackedObject:
         busy: whether a sync is in progress.
         unconfirmed: a scale write whose outcome is unknown: replicas before, replicas after, time.
         status: the status as last written or seen.
+        version: the object's resourceVersion as last written or seen.
         written_at: when the status was last written, seconds.
         digest: of what its history is relative to; empty until its spec could be read, and so its status.
         failing_since: since when its metrics have no answer, seconds; None while they have one.
@@ -77,6 +79,7 @@ class TrackedObject:
     busy: bool = False
     unconfirmed: tuple[int, int, float] | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
     written_at: float = 0.0
     digest: str = ""
     warnings: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -119,6 +122,7 @@ class TrackedObject:
             state,
             due,
             status=status,
+            version=obj["metadata"].get("resourceVersion", ""),
             digest=digest,
             failing_since=failing_since,
             history_condition=loaded,
@@ -131,6 +135,9 @@ class TrackedObject:
         changed = bool(self.obj["metadata"].get("generation") != obj["metadata"].get("generation"))
         status = obj.get("status") or {}
         self.obj = obj
+        version = obj["metadata"].get("resourceVersion", "")
+        if not not_newer(version, self.version):  # an event may come after what a later write has returned
+            self.version = version
         if not self.busy:
             self.status = status  # members that somebody else has removed are written again
         if changed:
