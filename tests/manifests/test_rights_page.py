@@ -1,4 +1,4 @@
-"""docs/security.md names every resource that a role of ours has a right to."""
+"""docs/security.md names every resource that a role of ours has a right to, and all rights to statuses."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def test_the_page_on_security_names_each_resource_of_a_role(heading, files):
     text = named(heading)
     missing = [r for r in sorted(resources) if not re.search(rf"\b({r}|{singular(r)}e?s?)\b", text)]
     assert missing == []
+
+
+@pytest.mark.parametrize(("heading", "files"), ROLES.items(), ids=ROLES)
+def test_the_page_on_security_names_each_right_to_the_status_of_a_kind_of_ours(heading, files):
+    rules = [rule for file in files for role in documents(MANIFESTS / file) for rule in role.get("rules") or ()]
+    ours = [rule for rule in rules if rule.get("apiGroups") == ["concerto.dev"]]
+    given = {", ".join(rule["verbs"]) for rule in ours if any(r.endswith("/status") for r in rule["resources"])}
+    rights = named(heading)
+    said = set(re.findall(r"((?:get, )?(?:update, )?patch) (?:their|its|the) status", rights))
+    assert said == given
