@@ -85,7 +85,8 @@ class BindingStatuses:
     async def _write_changed(self) -> bool:
         """Write what has changed; returns whether something is left to be written."""
         left, problem = False, ""
-        for key, obj in list(self._objects.items()):
+        # Those that have failed come last, and of these the latest: several that hang in turn leave none out
+        for key, obj in sorted(self._objects.items(), key=lambda each: self._refused.failed_at(each[0])):
             what = "PodCPUBinding {}/{}".format(*key)
             try:
                 status = self._status_of(key, obj)
@@ -101,7 +102,7 @@ class BindingStatuses:
             except KubeError as error:
                 left, problem = True, f"{what}: status not written: {error}"
                 if isinstance(error, ApiError):
-                    self._refused.failed(key)
+                    self._refused.failed(key, at_least_seconds=error.retry_after or 0.0)
                     continue
                 if isinstance(error.__cause__, TimeoutError):  # perhaps a webhook keeps it: the others come first now
                     self._refused.failed(key)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from concerto_agent.binding_statuses import BindingStatuses
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from concerto_agent.pinning_settings import PinningSettings
@@ -18,6 +21,7 @@ from support.sysfs_trees import build, smt
 from support.waiting import eventually
 
 NOW = "2026-03-01T12:00:00Z"
+LOG = logging.getLogger(__name__)
 
 
 def binding(name: str) -> dict[str, object]:
@@ -83,6 +87,43 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert reported == {"b": "True", "c": "True"}
+
+
+async def test_statuses_that_hang_leave_out_none_however_many_they_are():
+    """With four that hang, the first three had all turns: each was due again before the fourth had one."""
+    time, reported = 0.0, asyncio.Event()
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        nonlocal time
+        if request.path.split("/")[-2] != "z":
+            time += 5.0
+            return await hangs(request)
+        reported.set()
+        return web.json_response(binding("z"))
+
+    async with faulty([server]) as made:
+        settings = PinningSettings(Path("state"), Path("config"), write_timeout_seconds=0.02)
+        tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
+        for name in "abcdz":
+            tested.put(("ns", name), binding(name), asks_anew=True)
+        for _ in range(12):
+            await tested._write_changed()
+            time += 2.0
+    assert reported.is_set()
+
+
+async def test_a_status_is_not_tried_again_before_the_time_that_the_api_server_asks_for():
+    time, answer = 0.0, refuses(429, "TooManyRequests", headers={"Retry-After": "60"})
+    async with faulty([answer]) as made:
+        settings = PinningSettings(Path("state"), Path("config"))
+        tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
+        tested.put(("ns", "a"), binding("a"), asks_anew=True)
+        for _ in range(30):
+            await tested._write_changed()
+            time += 2.0
+        assert len(made.seen) == 1
+        await tested._write_changed()
+        assert len(made.seen) == 2
 
 
 async def test_a_status_that_is_refused_is_tried_less_and_less_often(tmp_path):

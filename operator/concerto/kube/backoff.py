@@ -31,17 +31,17 @@ class Backoff(Generic[_K]):
         """Whether the key may be tried now."""
         return key not in self._failed or self._clock() >= self._failed[key][2]
 
-    def failed(self, key: _K) -> float:
-        """The key has failed; returns for how many seconds it is not to be tried."""
+    def failed(self, key: _K, *, at_least_seconds: float = 0.0) -> float:
+        """The key has failed; returns for how many seconds it is not to be tried: for as many as given at least."""
         times, *_ = self._failed.get(key, (0, 0.0, 0.0))
-        wait = min(self._first * 2.0 ** min(times, 32), self._max)
+        wait = max(min(self._first * 2.0 ** min(times, 32), self._max), at_least_seconds)
         now = self._clock()
         self._failed[key] = times + 1, now, now + wait
         return wait
 
     def failed_at(self, key: _K) -> float:
-        """When the key failed last."""
-        return self._failed[key][1]
+        """When the key failed last; minus infinity if it has not, or has succeeded since."""
+        return self._failed[key][1] if key in self._failed else float("-inf")
 
     def forget(self, key: _K) -> None:
         """The key has succeeded, or is gone."""
