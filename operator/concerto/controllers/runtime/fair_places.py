@@ -24,10 +24,12 @@ class _Pool:
     Attributes:
         free: places that nobody holds; negative where more are held than there are.
         held: places by namespace.
+        waiting: who waits for one, and whose turn is next first.
     """
 
     free: int
     held: Counter[str] = field(default_factory=Counter)
+    waiting: OrderedDict[_Lane, deque[asyncio.Future[_Hold]]] = field(default_factory=OrderedDict)
 
     def add(self, lane: _Lane) -> None:
         """One more place is held."""
@@ -90,8 +92,7 @@ class FairPlaces:
         self._holds: dict[_Hold, None] = {}
         self._recent: dict[_Hold, None] = {}  # of these, those that have not lasted for long; the longest ones first
         self._slow: dict[str, int] = {}  # slow namespaces, and how much of their work lasts
-        self._waiting: OrderedDict[_Lane, deque[asyncio.Future[_Hold]]] = OrderedDict()  # whose turn is next first
-        self._passed_over: Counter[_Lane] = Counter()  # how often, of those for several namespaces
+        self._passed_over: dict[_Lane, int] = {}  # how often, of those that wait for several namespaces
         self._beyond: _Hold | None = None  # the place that is given whatever its namespaces hold
         self._timer: asyncio.TimerHandle | None = None
 
@@ -114,11 +115,14 @@ class FairPlaces:
 
     async def _take(self, lane: _Lane) -> _Hold:
         self._note_slow()
-        if lane not in self._waiting and self._may_have(lane):
-            self._passed_over.update(each for each in self._waiting if len(each) > 1)
+        waiting = self._pool_of(lane).waiting
+        if lane not in waiting and self._may_have(lane):
+            self._pass_over(self._passed_over)
             return self._hold(lane)
         turn: asyncio.Future[_Hold] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(lane, deque()).append(turn)
+        waiting.setdefault(lane, deque()).append(turn)
+        if len(lane) > 1:
+            self._passed_over.setdefault(lane, 0)
         self._look_again()
         try:
             return await turn
@@ -151,7 +155,7 @@ class FairPlaces:
 
     def _is_overdue(self, lane: _Lane) -> bool:
         is_free = self._free_in(self._pool_of(lane)) > 0
-        return self._beyond is None and is_free and self._passed_over[lane] >= self._places
+        return self._beyond is None and is_free and self._passed_over.get(lane, 0) >= self._places
 
     # --- places that are held
 
@@ -171,9 +175,11 @@ class FairPlaces:
             self._slow[namespace] -= 1
         if hold in self._recent:
             del self._recent[hold]
-            for namespace in hold.lane:
-                if self._slow.get(namespace) == 0:
-                    del self._slow[namespace]
+            recovered = [namespace for namespace in hold.lane if self._slow.get(namespace) == 0]
+            for namespace in recovered:
+                del self._slow[namespace]
+            if recovered:
+                self._sort_waiting()
         self._serve()
 
     def _note_slow(self) -> None:
@@ -193,8 +199,17 @@ class FairPlaces:
                 hold.pool.remove(hold.lane)
                 hold.pool = self._of_slow
                 hold.pool.add(hold.lane)
-        if len(self._slow) > _MAX_REMEMBERED:
+        is_full = len(self._slow) > _MAX_REMEMBERED
+        if is_full:
             self._slow = {namespace: number for namespace, number in self._slow.items() if number}
+        if news or is_full:
+            self._sort_waiting()
+
+    def _sort_waiting(self) -> None:
+        """Have everybody wait for a place of the pool that it may be of now."""
+        for pool, other in ((self._usual, self._of_slow), (self._of_slow, self._usual)):
+            for lane in [lane for lane in pool.waiting if self._pool_of(lane) is other]:
+                other.waiting[lane] = pool.waiting.pop(lane)
 
     # --- whose turn it is
 
@@ -210,31 +225,38 @@ class FairPlaces:
         self._serve()
 
     def _serve(self) -> None:
-        while (following := self._next()) is not None:
-            self._give_turn(following)
-        if self._waiting:
+        for pool in (self._usual, self._of_slow):
+            while (following := self._next(pool)) is not None:
+                self._give_turn(pool, following)
+        if self._usual.waiting or self._of_slow.waiting:
             self._look_again()
 
-    def _next(self) -> _Lane | None:
-        if max(self._free_in(self._usual), self._of_slow.free) <= 0:
+    def _next(self, pool: _Pool) -> _Lane | None:
+        if self._free_in(pool) <= 0:
             return None
         passed_over: list[_Lane] = []
-        for lane in self._waiting:
+        for lane in pool.waiting:
             if self._may_have(lane) or self._is_overdue(lane):
-                self._passed_over.update(passed_over)
+                self._pass_over(passed_over)
                 return lane
             if len(lane) > 1:
                 passed_over.append(lane)
         return None
 
-    def _give_turn(self, lane: _Lane) -> None:
+    def _pass_over(self, lanes: Iterable[_Lane]) -> None:
+        for lane in lanes:
+            self._passed_over[lane] += 1
+
+    def _give_turn(self, pool: _Pool, lane: _Lane) -> None:
         self._passed_over.pop(lane, None)
-        turns = self._waiting[lane]
+        turns = pool.waiting[lane]
         turn = turns.popleft()
         if turns:
-            self._waiting.move_to_end(lane)
+            pool.waiting.move_to_end(lane)
+            if len(lane) > 1:
+                self._passed_over[lane] = 0
         else:
-            del self._waiting[lane]
+            del pool.waiting[lane]
         if not turn.done():  # its caller was not cancelled
             is_beyond = not self._may_have(lane)
             hold = self._hold(lane)
