@@ -259,6 +259,27 @@ async def test_a_status_of_another_namespace_is_written_in_a_turn_of_its_own_whi
         assert marked == [("other", "b")]
 
 
+async def test_a_status_that_hangs_delays_no_turn_of_another_namespace():
+    marked: list[tuple[str | None, str]] = []
+    release = asyncio.Event()
+
+    async def hangs(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.json_response({})
+
+    async with faulty([hangs]) as server:
+        made = in_two_namespaces(server, marked)
+        made._pods["default", "c"] = pod("c", "n")
+        made.load([binding("c", 2)])
+        turn = asyncio.create_task(made.reconcile(("default", "a"), binding("a", 0)))
+        await server.asked(1)
+        assert "/c/status" in server.seen[0]
+        assert marked == [("other", "b")]
+        release.set()
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+
+
 async def test_no_turn_is_asked_for_where_the_status_of_another_namespace_shows_the_verdict_as_after_a_restart():
     marked: list[tuple[str | None, str]] = []
     shown: dict[str, object] = {}

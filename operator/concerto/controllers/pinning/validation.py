@@ -135,19 +135,25 @@ class PodCPUBindingController:
     async def _judge_with_others(self, key: BindingKey, obj: Object | None) -> float | None:
         self._index.put(key, obj)
         self._fit_events.seen(key, obj)
-        view, pod = self._index.view(key), self._index.pod(key)
-        if view is None:
-            self._asked.pop(key, None)
-        elif pod is None or not pod.node:
-            await self._write(key, judge_unplaced(view, pod))
+        pod = self._index.pod(key)
         problem: KubeError | None = None
+        again: float | None = None
         # The node that it was on comes first: until that has been judged, a retry must find it
         nodes = (self._judged_on.get(key, ""), "" if pod is None else pod.node)
         for node in dict.fromkeys(node for node in nodes if node):
             wait = self._judge_again_at.get(node, 0.0) - time.monotonic()
             if wait > 0 and self._index.is_outdated(node):
-                return wait
+                again = wait
+                break
             problem = await self._write_verdicts(node, key) or problem
+        # Last: one that has left its node gives up its CPUs to others, whatever becomes of its own status
+        view, pod = self._index.view(key), self._index.pod(key)
+        if view is None:
+            self._asked.pop(key, None)
+        elif pod is None or not pod.node:
+            await self._write(key, judge_unplaced(view, pod))
+        if again is not None:
+            return again
         if problem is not None:
             raise problem
         asked = self._asked.get(key)
@@ -163,6 +169,7 @@ class PodCPUBindingController:
         problem = None
         verdicts = self._judge(node)
         changed = [each for each, verdict in verdicts.items() if self._written.get(each) != verdict and each != key]
+        changed.sort(key=lambda each: each[0] == key[0])  # those of other namespaces come first: they don't take long
         for each in [*changed, *([key] if key in verdicts else [])]:
             self._judged_on[each] = node
             verdict = self._newest(node, each, verdicts)
