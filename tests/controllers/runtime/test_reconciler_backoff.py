@@ -96,6 +96,17 @@ async def test_a_key_that_changes_during_each_of_its_turns_backs_off_too():
     assert queue.turns["b"] == 1
 
 
+async def test_a_key_backs_off_during_its_turns_too_which_may_last_for_minutes():
+    """Otherwise a regular pass marks it during each turn that hangs, and it never waits for more than a second."""
+    found: list[bool] = []
+    async with faulty([says(200, {})]) as server:
+        queue = Queue(server.session, "a")
+        queue.during = lambda key: found.append(queue.made.backs_off(*key)) if key == A else None
+        queue.made.start()
+        await queue.run_for(0.7)
+    assert found == [False, True]
+
+
 async def test_a_change_is_tried_before_the_wait_is_over(monkeypatch):
     monkeypatch.setattr(reconciler, "_CHANGED_SECONDS", 0.05)
     async with faulty([says(200, {})]) as server:
@@ -196,6 +207,38 @@ async def test_a_finalizer_that_can_not_be_removed_keeps_no_cpus_from_other_bind
             "deletionTimestamp": "2026-03-01T12:01:00Z",
             "finalizers": ["cslab.ece.ntua.gr/pod-cpu-binding-finalizer"],
         }
+        with pytest.raises(KubeError):
+            await made.reconcile(A, first)
+        assert statuses["b"] == "Validated"
+
+
+async def test_the_status_of_one_whose_pod_has_gone_keeps_no_cpus_from_other_bindings():
+    """If it was refused, they had to wait for the next look at all objects."""
+    statuses: dict[str, str] = {}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        name = request.path.split("/")[-2]
+        if statuses.get("b") and name == "a":
+            return await REFUSED(request)
+        statuses[name] = body["status"]["resourceStatus"]
+        return web.json_response(binding(name, 0) | {"status": body["status"]})
+
+    pods = {key: {"metadata": {"name": key[1], "namespace": "default", "uid": f"uid-{key[1]}"},
+                  "spec": {"nodeName": "n"}} for key in (A, B)}  # fmt: skip
+    exclusive = {"exclusivenessLevel": "CPU"}
+    first, second = (binding(name, 0) for name in "ab")
+    for each in (first, second):
+        each["spec"] |= exclusive
+    second["metadata"]["creationTimestamp"] = "2026-03-01T12:00:01Z"
+    async with faulty([answer]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        await made.reconcile(A, first)
+        await made.reconcile(B, second)
+        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+        gone = pods.pop(A)
+        made.on_pod(gone, None)
         with pytest.raises(KubeError):
             await made.reconcile(A, first)
         assert statuses["b"] == "Validated"

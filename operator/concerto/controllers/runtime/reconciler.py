@@ -98,7 +98,7 @@ class Reconciler:
         if not self._started:
             return
         key = (namespace or "", name)
-        if self.backs_off(*key):
+        if key in self._failed and key in self._later:
             self._schedule(key, self._changed_in(key))
         else:
             self._queue(key)
@@ -113,9 +113,8 @@ class Reconciler:
             self._schedule(key, self._failed.failed(key))
 
     def backs_off(self, namespace: str | None, name: str) -> bool:
-        """Whether the key has failed, and waits for its next turn."""
-        key = (namespace or "", name)
-        return key in self._failed and key in self._later
+        """Whether the key has failed, and has not succeeded since: it waits for its next turn, or has it."""
+        return (namespace or "", name) in self._failed
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
