@@ -20,6 +20,7 @@ from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod
 from support.crd_schemas import problems
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
+from support.waiting import eventually
 
 QUICK = PreparationSettings(
     timeout_seconds=1.0, first_backoff_seconds=0.001, max_backoff_seconds=0.01, sweep_seconds=0.01
@@ -358,6 +359,44 @@ async def test_a_deletion_that_is_refused_is_tried_less_and_less_often():
         assert count(server, "DELETE") <= 9
         made.on_cpu_binding(obj, None)
         assert ("team", "p") not in made._refused, "nothing is kept of one that is gone"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_nothing_is_remembered_of_a_binding_that_goes_before_its_deletion_is_answered():
+    release = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return await refuses(500, "InternalError")(request)
+
+    async with faulty([answer]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, SLOW, lambda: True, FairPlaces(96).place)
+        made.on_cpu_binding(None, obj := binding(owner="uid-gone"))
+        running = asyncio.create_task(made.run())
+        await server.asked(1)
+        made.on_cpu_binding(obj, None)
+        release.set()
+        await asyncio.sleep(0.1)
+        assert ("team", "p") not in made._refused
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_deletion_that_was_refused_is_tried_soon_after_the_object_is_edited_and_not_after_its_status():
+    settings = dataclasses.replace(SLOW, sweep_seconds=0.3)
+    async with faulty([refuses(403, "Forbidden"), says(200, {})]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, settings, lambda: True, FairPlaces(96).place)
+        made.on_cpu_binding(None, obj := binding(owner="uid-gone"))
+        running = asyncio.create_task(made.run())
+        await eventually(lambda: ("team", "p") in made._refused)
+        for _ in range(10):
+            made._refused.failed(("team", "p"))
+        made.on_cpu_binding(obj, later := obj | {"status": {"resourceStatus": "Applied"}})
+        assert not made._refused.is_due(("team", "p"))
+        edited = later | {"metadata": later["metadata"] | {"labels": {"app": "shop"}}}
+        made.on_cpu_binding(later, edited)
+        await server.asked(2)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

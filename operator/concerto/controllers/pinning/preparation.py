@@ -142,10 +142,10 @@ class PinningPreparation:
                 del self._of_pod[before]
             # A standby replica never runs the sweep: what is gone must not stay in its set
             self._unchecked.discard(key)
-            if new is None:
-                self._refused.forget(key)
             if new is None and flight is not None and record_of(known) == flight.record:
                 flight.ended = "The pod's PodCPUBinding was deleted."
+        if new is None or owner_of(new) is None or _may_be_asked_anew(known, new):
+            self._refused.forget(key)
         if new is not None and (owner := owner_of(new)) is not None:
             self._ours[key] = new
             self._of_pod.setdefault(owner, set()).add(key)
@@ -249,7 +249,7 @@ class PinningPreparation:
             if obj is None or needed or await self._delete_object(obj):
                 self._unchecked.discard(key)
                 self._refused.forget(key)
-            else:
+            elif key in self._ours:  # it has not gone meanwhile
                 self._refused.failed(key)
 
     def _progress(self, obj: Object, assignment: Assignment) -> NotPrepared | str | None:
@@ -363,6 +363,12 @@ class PinningPreparation:
             del self._uid_of[assignment.namespace, assignment.name]
         if (key := (assignment.namespace, pin_of(assignment).binding)) in self._ours:
             self._unchecked.add(key)
+
+
+def _may_be_asked_anew(before: Object | None, now: Object) -> bool:
+    """Whether a binding has changed such that what has refused its deletion may allow it now."""
+    fields = ("uid", "generation", "labels", "annotations", "ownerReferences")
+    return before is None or any(before["metadata"].get(field) != now["metadata"].get(field) for field in fields)
 
 
 def _too_late(assignment: Assignment, obj: Object | None, progress: str, within_seconds: float) -> NotPrepared:
