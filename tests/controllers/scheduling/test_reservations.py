@@ -11,7 +11,7 @@ from aiohttp import web
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling import reservations as module
 from concerto.controllers.scheduling.reservations import ReservationController
-from support.faulty_server import faulty
+from support.faulty_server import faulty, refuses
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import NOW, capacity, node
 from support.step_counts import steps_of
@@ -48,6 +48,8 @@ class Store:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         name = request.path.split("/podreservations/")[1].split("/")[0]
+        if request.method == "GET":
+            return web.json_response(self.objects[name])
         body = json.loads(await request.read())
         if self.hanging is not None:
             await self.hanging.wait()
@@ -178,6 +180,21 @@ async def test_a_status_that_the_api_server_stores_late_replaces_none_that_shows
         release.set()
         await late
     assert store.objects["r"]["status"]["consumedBy"] == consumers
+
+
+async def test_the_event_about_a_status_is_recorded_although_the_write_had_no_answer_at_first():
+    store = Store(reservation("r", count=3))
+
+    async def loses_the_answer(request: web.Request) -> web.StreamResponse:
+        await store(request)
+        return await refuses(504, "Timeout")(request)
+
+    async with faulty([loses_the_answer, store]) as server:
+        made, tested = await controller(server, nodes=0)
+        await tested.reconcile(("team", "r"), store.objects["r"])
+        recorded = [series.event["action"] for series in made.context.recorder._series.values()]
+    assert store.objects["r"]["status"]["phase"] == "Pending"
+    assert recorded == ["Reserving"]
 
 
 async def test_a_reservation_that_ends_is_looked_at_when_it_ends():

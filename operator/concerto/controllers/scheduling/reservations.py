@@ -161,9 +161,14 @@ class ReservationController:
         patch = {"metadata": {"resourceVersion": before["metadata"]["resourceVersion"]}, "status": status}
         point("before-reservation-status")
         try:
-            written = await self._context.session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
-        except (Conflict, NotFound):
-            return  # it has changed or gone since, and its watch event marks it
+            try:
+                written = await self._context.session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
+            except Conflict:
+                written = await self._context.session.get(POD_RESERVATIONS.path(*key))
+                if written.get("status") != status:  # else an attempt that had no answer was carried out
+                    return  # it has changed since, and its watch event marks it
+        except NotFound:
+            return
         point("after-reservation-status")
         self._written[key] = written
         # What the status shows as used is what allows the placement record that used it to be deleted
