@@ -52,6 +52,24 @@ def scheduled(recorder: EventRecorder, name: str, note: str = "done") -> None:
     recorder.record(pod(name), reason="Scheduled", note=note, action="Binding")
 
 
+async def test_whether_other_writes_come_first_is_asked_once_for_events_that_are_sent_together() -> None:
+    asked = 0
+
+    def busy() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    async with faulty([says(200, {})]) as server:
+        recorder = EventRecorder(server.session, "test", "one", busy=busy)
+        async with running(recorder):
+            for number in range(30):
+                scheduled(recorder, f"p{number}")
+            assert await recorder.drain(10)
+    assert recorder.written == 30
+    assert 1 <= asked <= 6
+
+
 async def test_a_full_queue_drops_counts_before_events_and_the_oldest_first() -> None:
     bodies: list[Object] = []
 

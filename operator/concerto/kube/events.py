@@ -163,6 +163,7 @@ class EventRecorder:
         """Write what is recorded, until cancelled."""
         next_write = 0.0
         sweep_at = 0.0
+        is_busy, ask_at = False, 0.0
         try:
             while True:
                 if not self._has_turn():
@@ -178,10 +179,11 @@ class EventRecorder:
                     sweep_at = now + self._settings.series_interval_seconds
                 if not self._has_turn():
                     continue
-                rate = self._settings.rate_per_second
-                if self._busy() and not self._draining:
-                    rate = self._settings.busy_rate_per_second
                 now = time.monotonic()
+                if now >= ask_at:  # to answer may take as long as there are namespaces
+                    is_busy, ask_at = self._busy(), now + self._settings.burst_seconds
+                is_slower = is_busy and not self._draining
+                rate = self._settings.busy_rate_per_second if is_slower else self._settings.rate_per_second
                 next_write = max(next_write, now) + 1.0 / rate
                 if next_write - now > self._settings.burst_seconds:
                     await asyncio.sleep(next_write - now)
