@@ -108,6 +108,7 @@ class ProfileController:
                 await self._write_or_back_off(other)
         if (known := self._known.get(name)) is not None:
             await self._write(known)
+            self._failed.forget(name)
         return None
 
     async def run(self) -> None:
