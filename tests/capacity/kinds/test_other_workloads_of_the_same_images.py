@@ -76,3 +76,11 @@ def test_pods_that_have_run_for_long_count_while_more_of_them_start_on_many_othe
         pods = [(SERVICE, running(3600.0 if number < 2 else 6.0, 0.02))] * 5
         cluster.set_node(f"n{number}", NodeKinds().table(pods, 0.0), 8.0)
     assert estimate(cluster.table(), SERVICE).share < 0.5
+
+
+def test_the_next_pod_of_a_service_has_room_for_as_much_memory_as_its_largest_one_also_after_another_has_ended():
+    node = NodeKinds()
+    pods = [(SERVICE, running(3600.0, 0.02, memory)) for memory in [1e8] * 9 + [5e8]]
+    assert estimate(node.table(pods, 0.0), SERVICE).memory == pytest.approx(5e8)
+    node.pod_ended(SERVICE, PodMeasurement(72.0, 3600.0, 3600.0, 1e8, True), 0.0)
+    assert estimate(node.table(pods, 0.0), SERVICE).memory == pytest.approx(5e8, rel=0.1)
