@@ -10,6 +10,7 @@ import pickle
 from collections import Counter
 
 import pytest
+from aiohttp import web
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Pin
@@ -394,7 +395,7 @@ async def test_a_deletion_that_was_refused_is_tried_soon_after_the_object_is_edi
             made._refused.failed(("team", "p"))
         made.on_cpu_binding(obj, later := obj | {"status": {"resourceStatus": "Applied"}})
         assert not made._refused.is_due(("team", "p"))
-        edited = later | {"metadata": later["metadata"] | {"labels": {"app": "shop"}}}
+        edited = later | {"metadata": later["metadata"] | {"annotations": {"reason": "edited"}}}
         made.on_cpu_binding(later, edited)
         await server.asked(2)
         running.cancel()

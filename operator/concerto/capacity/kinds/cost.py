@@ -114,7 +114,7 @@ def _with_lasting(sums: KindSums) -> KindSums:
         work, memory = held * sums.max_running_work / sums.max_running_held, pods * sums.max_memory
     if not pods:
         return sums
-    # How much pods differ in memory is not known while they run: the next one is to have room for as much as the largest
+    # How much running pods differ in memory is not known: the next one is to have room for as much as the largest has
     largest = max(0.0, sums.max_memory - memory / pods) / _MEMORY_DEVIATIONS
     return sums._replace(
         ended=sums.ended + pods,
