@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from typing import TypeVar
 
 from concerto.api.quantities import parse_duration, whole
+
+_N = TypeVar("_N", int, float)
 
 
 def duration(lowest: str, highest: str, example: str, *, whole_seconds: bool = False) -> Callable[[str], float]:
@@ -17,19 +20,13 @@ def duration(lowest: str, highest: str, example: str, *, whole_seconds: bool = F
         example: one to name where another is refused.
         whole_seconds: whether parts of a second are refused.
     """
-    low, high = parse_duration(lowest), parse_duration(highest)
+    bounds = f"from {lowest} to {highest}"
+    within = _within(parse_duration, parse_duration(lowest), parse_duration(highest), f"a duration {bounds}", example)
 
     def read(text: str) -> float:
-        try:
-            seconds = parse_duration(text)
-        except ValueError:
-            seconds = -1.0
-        if not low <= seconds <= high:
-            raise ArgumentTypeError(
-                f"{text!r} is not a duration from {lowest} to {highest}: write for example {example}"
-            )
+        seconds = within(text)
         if whole_seconds and seconds != int(seconds):
-            raise ArgumentTypeError(f"{text!r} is not a duration in whole seconds: write for example {example}")
+            raise _refused(text, "a duration in whole seconds", example)
         return seconds
 
     return read
@@ -37,47 +34,32 @@ def duration(lowest: str, highest: str, example: str, *, whole_seconds: bool = F
 
 def number(lowest: float, highest: float, example: str) -> Callable[[str], float]:
     """Reads a number within bounds; ``example`` is one to name where another is refused."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not lowest <= value <= highest:
-            bounds = f"from {lowest:g} to {highest:g}"
-            raise ArgumentTypeError(f"{text!r} is not a number {bounds}: write for example {example}")
-        return value
-
-    return read
+    return _within(float, lowest, highest, f"a number from {lowest:g} to {highest:g}", example)
 
 
 def whole_number(lowest: int, highest: int, example: str) -> Callable[[str], int]:
     """Reads a whole number within bounds; ``example`` is one to name where another is refused."""
+    return _within(int, lowest, highest, f"a whole number from {lowest} to {highest}", example)
 
-    def read(text: str) -> int:
+
+def memory(lowest: str, highest: str, example: str) -> Callable[[str], int]:
+    """Reads an amount of memory within bounds, as bytes; ``example`` is one to name where another is refused."""
+    wanted = f"an amount of memory from {lowest} to {highest}"
+    return _within(whole, whole(lowest), whole(highest), wanted, example)
+
+
+def _within(parse: Callable[[str], _N], lowest: _N, highest: _N, wanted: str, example: str) -> Callable[[str], _N]:
+    def read(text: str) -> _N:
         try:
-            value = int(text)
+            value = parse(text)
         except ValueError:
-            value = lowest - 1
-        if not lowest <= value <= highest:
-            bounds = f"from {lowest} to {highest}"
-            raise ArgumentTypeError(f"{text!r} is not a whole number {bounds}: write for example {example}")
+            raise _refused(text, wanted, example) from None
+        if not lowest <= value <= highest:  # nor if it is not a number at all
+            raise _refused(text, wanted, example)
         return value
 
     return read
 
 
-def memory(lowest: str, highest: str, example: str) -> Callable[[str], int]:
-    """Reads an amount of memory within bounds, as bytes; ``example`` is one to name where another is refused."""
-
-    def read(text: str) -> int:
-        try:
-            amount = whole(text)
-        except ValueError:
-            amount = -1
-        if not whole(lowest) <= amount <= whole(highest):
-            bounds = f"from {lowest} to {highest}"
-            raise ArgumentTypeError(f"{text!r} is not an amount of memory {bounds}: write for example {example}")
-        return amount
-
-    return read
+def _refused(text: str, wanted: str, example: str) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{text!r} is not {wanted}: write for example {example}")
