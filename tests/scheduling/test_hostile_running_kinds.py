@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import floor
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,11 +13,11 @@ from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.cost import PRIOR_SHARE
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, from_entries
-from concerto.scheduling.cycle import schedule
-from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+from support.kinds_placed import CORES, NODES, placed_on_nodes, pods_of
+from support.scheduling_builders import pod
 
-CORES, LIARS_CORES, HEAD_ROOM, OVERHANG = 4.0, 64.0, 1.15, 0.3
-NODES, HONEST_NODES = 3, 9
+LIARS_CORES = 64.0
+HONEST_NODES = 9
 MEMORY = 64e6
 MEAN = 4  # what a liar may say of a pod, in times of the median node's
 WEB = kind_of("shop", "Deployment", "web", (("main", "web:1"),))
@@ -36,24 +34,6 @@ def known(kind, share, liar):
         found.set_node(f"n{number}", NodeKinds().table([(kind, running)] * 2, 0.0), CORES, 8.0 * 2**30)
     found.set_node("liar", from_entries([(key, liar) for key in kind.keys]), LIARS_CORES, 256.0 * 2**30)
     return found.table()
-
-
-def placed(kind, table, there=()):
-    """Pods of a kind on each of some nodes after one cycle."""
-    pods = [replace(pod(f"web-{i}"), kind=kind) for i in range(NODES * 40)]
-    names = [f"node-{number}" for number in range(NODES)]
-    cluster = cluster_state([node(name) for name in names], there, [capacity(name, -5.0) for name in names])
-    cluster.kinds.set_table(table)
-    result = schedule(cluster, pods, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(1))
-    counts = dict.fromkeys(names, 0)
-    for decision in result.decisions:
-        counts[decision.assignment.node] += 1
-    return list(counts.values())
-
-
-def pods_of(share):
-    """Pods of that share that fill an empty node."""
-    return floor(HEAD_ROOM * CORES / share + 1.0 - OVERHANG + 1e-9)
 
 
 def sums(**values):
@@ -80,7 +60,7 @@ hostile = st.lists(numbers, min_size=len(FIELDS), max_size=len(FIELDS)) | st.sam
 @example(LIES["they ended and took nothing"], 0.5)
 @example(LIES["they ended and took all CPUs"], 0.5)
 def test_whatever_one_of_ten_nodes_says_of_services_nodes_are_filled_within_its_bounds(liar, share):
-    counts = placed(WEB, known(WEB, share, liar))
+    counts = placed_on_nodes(WEB, known(WEB, share, liar))
     assert min(counts) >= pods_of(max(MEAN * share, PRIOR_SHARE))
     assert max(counts) <= pods_of(share / MEAN)
 
@@ -94,7 +74,7 @@ def test_nodes_with_pods_of_a_kind_that_one_node_lies_about_take_others_as_befor
     others = NodeKinds()
     for _ in range(10):
         others.pod_ended(OTHER, PodMeasurement(50.0, 100.0, 100.0, MEMORY, True), 0.0)
-    counts = placed(OTHER, {**others.table((), 0.0), **known(kind, 0.1, lie)}, there)
+    counts = placed_on_nodes(OTHER, {**others.table((), 0.0), **known(kind, 0.1, lie)}, there)
     assert min(counts) >= pods_of(0.5) - 2 * PRIOR_SHARE * 1.3 / 0.5
 
 

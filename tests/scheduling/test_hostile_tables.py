@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import floor
-
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,11 +10,9 @@ from concerto.api.pod_kind import kind_of
 from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, from_entries
-from concerto.scheduling.cycle import schedule
-from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+from support.kinds_placed import CORES, NODES, placed_on_nodes, pods_of
 
-CORES, HEAD_ROOM, OVERHANG = 4.0, 1.15, 0.3
-NODES, HONEST_NODES = 3, 9
+HONEST_NODES = 9
 TRUE = 0.5
 WEIGHT = 3 / (HONEST_NODES + 3)  # of one liar: three times the median node's evidence
 MEAN = 4  # what a liar may say of a pod, in times of the median node's
@@ -27,34 +21,19 @@ MOST = TRUE * (1 + MEAN * 2 * WEIGHT / (1 - WEIGHT))
 FIELDS = len(KindSums._fields)
 
 
-def waiting(count):
-    # Pods without end: their work is not paced, so that all that fit are placed at once
-    kind = kind_of("shop", "Deployment", "web", (("main", "web:1"),))
-    return [replace(pod(f"web-{i}"), kind=kind) for i in range(count)]
+WEB = kind_of("shop", "Deployment", "web", (("main", "web:1"),))
 
 
 def placed(liar):
     """Pods on each of some empty nodes after one cycle, where one node of ten publishes such a table."""
-    pods, known = waiting(NODES * 40), ClusterKinds()
+    known = ClusterKinds()
     for number in range(HONEST_NODES):
         honest = NodeKinds()
         for _ in range(10):
-            honest.pod_ended(pods[0].kind, PodMeasurement(2.0, 4.0, 4.0, 50e6, True), 0.0)
+            honest.pod_ended(WEB, PodMeasurement(2.0, 4.0, 4.0, 50e6, True), 0.0)
         known.set_node(f"n{number}", honest.table((), 0.0), CORES)
-    known.set_node("liar", liar(pods[0].kind.key), CORES)
-    names = [f"node-{number}" for number in range(NODES)]
-    cluster = cluster_state([node(name) for name in names], [], [capacity(name, -5.0) for name in names])
-    cluster.kinds.set_table(known.table())
-    result = schedule(cluster, pods, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(1))
-    counts = dict.fromkeys(names, 0)
-    for decision in result.decisions:
-        counts[decision.assignment.node] += 1
-    return list(counts.values())
-
-
-def pods_of(share):
-    """Pods of that share that fill an empty node."""
-    return floor(HEAD_ROOM * CORES / share + 1.0 - OVERHANG + 1e-9)
+    known.set_node("liar", liar(WEB.key), CORES)
+    return placed_on_nodes(WEB, known.table())
 
 
 numbers = st.floats(0.0, 1e300, allow_nan=False, allow_infinity=False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from support.faulty_server import faulty, refuses, says
 from support.waiting import eventually
 
 Object = dict[str, Any]
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 A, B = ("default", "a"), ("default", "b")
 REFUSED = refuses(403, "Forbidden", message='admission webhook "w" denied the request')
 FOUR = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
@@ -39,6 +42,10 @@ def binding(name: str, cpu: int, **metadata: object) -> Object:
         "metadata": {**known, "creationTimestamp": "2026-03-01T12:00:00Z", **metadata},
         "spec": {"podName": name, "cpuSet": [{"cpuID": cpu}]},
     }
+
+
+def pod_of(key: Key) -> Object:
+    return {"metadata": {"name": key[1], "namespace": "default", "uid": f"uid-{key[1]}"}, "spec": {"nodeName": "n"}}
 
 
 class Queue:
@@ -160,8 +167,7 @@ async def test_bindings_of_one_node_whose_statuses_are_all_refused_are_tried_onc
         writes[name] += 1
         return await REFUSED(request)
 
-    pods = {key: {"metadata": {"name": key[1], "namespace": "default", "uid": f"uid-{key[1]}"},
-                  "spec": {"nodeName": "n"}} for key in objects}  # fmt: skip
+    pods = {key: pod_of(key) for key in objects}
     async with faulty([answer]) as server:
         reflector = Reflector(server.session, POD_CPU_BINDINGS)
         reflector.store.update(objects)
@@ -179,6 +185,25 @@ async def test_bindings_of_one_node_whose_statuses_are_all_refused_are_tried_onc
         await asyncio.gather(running, return_exceptions=True)
 
 
+@contextlib.asynccontextmanager
+async def two_that_want_the_same_cpu(
+    answer: Answer, statuses: dict[str, str]
+) -> AsyncIterator[tuple[PodCPUBindingController, dict[Key, Object], Object]]:
+    """A controller, the pods of bindings a and b, and a, which has the CPU; ``answer`` notes what is written."""
+    pods = {key: pod_of(key) for key in (A, B)}
+    first, second = (binding(name, 0) for name in "ab")
+    for each in (first, second):
+        each["spec"]["exclusivenessLevel"] = "CPU"
+    second["metadata"]["creationTimestamp"] = "2026-03-01T12:00:01Z"
+    async with faulty([answer]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        await made.reconcile(A, first)
+        await made.reconcile(B, second)
+        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+        yield made, pods, first
+
+
 async def test_a_finalizer_that_can_not_be_removed_keeps_no_cpus_from_other_bindings():
     statuses: dict[str, str] = {}
 
@@ -190,19 +215,7 @@ async def test_a_finalizer_that_can_not_be_removed_keeps_no_cpus_from_other_bind
         statuses[name] = body["status"]["resourceStatus"]
         return web.json_response(binding(name, 0) | {"status": body["status"]})
 
-    pods = {key: {"metadata": {"name": key[1], "namespace": "default", "uid": f"uid-{key[1]}"},
-                  "spec": {"nodeName": "n"}} for key in (A, B)}  # fmt: skip
-    exclusive = {"exclusivenessLevel": "CPU"}
-    first, second = (binding(name, 0) for name in "ab")
-    for each in (first, second):
-        each["spec"] |= exclusive
-    second["metadata"]["creationTimestamp"] = "2026-03-01T12:00:01Z"
-    async with faulty([answer]) as server:
-        recorder = EventRecorder(server.session, component="c", instance="i")
-        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
-        await made.reconcile(A, first)
-        await made.reconcile(B, second)
-        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+    async with two_that_want_the_same_cpu(answer, statuses) as (made, _, first):
         first["metadata"] |= {
             "deletionTimestamp": "2026-03-01T12:01:00Z",
             "finalizers": ["cslab.ece.ntua.gr/pod-cpu-binding-finalizer"],
@@ -224,19 +237,7 @@ async def test_the_status_of_one_whose_pod_has_gone_keeps_no_cpus_from_other_bin
         statuses[name] = body["status"]["resourceStatus"]
         return web.json_response(binding(name, 0) | {"status": body["status"]})
 
-    pods = {key: {"metadata": {"name": key[1], "namespace": "default", "uid": f"uid-{key[1]}"},
-                  "spec": {"nodeName": "n"}} for key in (A, B)}  # fmt: skip
-    exclusive = {"exclusivenessLevel": "CPU"}
-    first, second = (binding(name, 0) for name in "ab")
-    for each in (first, second):
-        each["spec"] |= exclusive
-    second["metadata"]["creationTimestamp"] = "2026-03-01T12:00:01Z"
-    async with faulty([answer]) as server:
-        recorder = EventRecorder(server.session, component="c", instance="i")
-        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
-        await made.reconcile(A, first)
-        await made.reconcile(B, second)
-        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+    async with two_that_want_the_same_cpu(answer, statuses) as (made, pods, first):
         gone = pods.pop(A)
         made.on_pod(gone, None)
         with pytest.raises(KubeError):
