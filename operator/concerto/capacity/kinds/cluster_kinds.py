@@ -155,7 +155,7 @@ class ClusterKinds:
     def all_read(self) -> None:
         """Every node's table has been read: what they know was in what the earlier process merged."""
         for name, before in self._earlier.merged_before():
-            if (key := self._keys.get(name)) is None or not (ended := float(self._rows.of(key)[:, _ENDED].sum())):
+            if (key := self._keys.get(name)) is None or not (ended := self._rows.ended(key)):
                 continue
             of_gone = before.ended - ended
             if ended >= _ENOUGH or of_gone < _FEWEST:

@@ -105,18 +105,22 @@ class KindsFeed:
             while self.kinds.has_changes and rows < ROWS_A_LOOK:
                 rows += self.kinds.add_up(ROWS_A_LOOK - rows, KEYS_A_TURN)
                 await asyncio.sleep(0)
-            self.update()
+            self.update(ROWS_A_LOOK - rows)
             if self._seen or self.kinds.has_changes:
                 self._arrived.set()
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    def update(self) -> None:
-        """Hand over what has changed; while nothing was ever measured, pods are counted as units."""
+    def update(self, max_rows: int | None = None) -> None:
+        """Hand over what has changed; while nothing was ever measured, pods are counted as units.
+
+        Args:
+            max_rows: so many rows are added up before; None: those of a whole look.
+        """
         self._take_in()
         if not self._seen and not self._are_all_read:
             self._are_all_read = True
             self.kinds.all_read()
-        table = self.kinds.table(ROWS_A_LOOK)
+        table = self.kinds.table(ROWS_A_LOOK if max_rows is None else max_rows)
         if self._places_by_kind and table and self.kinds.version != self._version:
             self._version = self.kinds.version
             self._requeue(self._cluster.kinds.set_table(table))
