@@ -14,7 +14,6 @@ from typing import Any
 from concerto.kube import Conflict, NotFound, Resource, Session, apply_status
 from concerto.kube.apply import Target
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, NODES
-from concerto.kube.session import MERGE_PATCH, Patch
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ class Writer:
     async def _patch(self, resource: Resource, status: Object) -> Object:
         # Once: should it fail, the next attempt has newer numbers
         path = resource.path(name=self._node_name, subresource="status")
-        return await self._session.request("PATCH", path, body=Patch(MERGE_PATCH, {"status": status}), attempts=1)
+        return await self._session.patch(path, {"status": status}, attempts=1)
 
     async def _create(self, resource: Resource) -> None:
         try:

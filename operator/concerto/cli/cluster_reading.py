@@ -59,7 +59,7 @@ def shortened(problems: Sequence[str]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey: whoever may create objects has written parts of it."""
+    """The text without control characters, which a terminal carries out: parts are by whoever may create objects."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

@@ -216,9 +216,12 @@ class Session:
         """PUT: replace an object; with its resourceVersion in ``body`` only if nobody else has changed it."""
         return await self.request("PUT", path, body=body, timeout_seconds=timeout_seconds, attempts=attempts)
 
-    async def patch(self, path: str, body: Object, *, timeout_seconds: float | None = None) -> Object:
+    async def patch(
+        self, path: str, body: Object, *, timeout_seconds: float | None = None, attempts: int | None = None
+    ) -> Object:
         """JSON merge patch; a resourceVersion in ``body`` is a precondition."""
-        return await self.request("PATCH", path, body=Patch(MERGE_PATCH, body), timeout_seconds=timeout_seconds)
+        patch = Patch(MERGE_PATCH, body)
+        return await self.request("PATCH", path, body=patch, timeout_seconds=timeout_seconds, attempts=attempts)
 
     async def apply(
         self, path: str, body: Object, *, field_manager: str, force: bool = False, timeout_seconds: float | None = None

@@ -347,7 +347,7 @@ class PinningPreparation:
             async with self._place(namespace):
                 await wait_unless_leading(self._may_write)
                 path, timeout = POD_CPU_BINDINGS.path(namespace, name), self._settings.timeout_seconds
-                # Once: whoever waits for it tries again, and a webhook that keeps it must not keep the place
+                # Once: a webhook that does not answer must not hold the place, and whoever waits for it tries again
                 await self._session.delete(path, uid=metadata["uid"], timeout_seconds=timeout, attempts=1)
         except (NotFound, Conflict):
             return True  # it is gone, or the name belongs to another one

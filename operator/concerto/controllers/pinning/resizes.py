@@ -17,7 +17,6 @@ from concerto.kube.confirmed_writes import wait_unless_leading
 from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
-from concerto.kube.session import MERGE_PATCH, Patch
 from concerto.pinning.allocator import Placement
 from concerto.pinning.classification import LABEL
 from concerto.pinning.resizing import resize
@@ -204,14 +203,12 @@ class PodResizes:
             "annotations": {SIZE_ANNOTATION: size_of(pod)},
         }
         spec = {"cpuSet": [{"cpuID": cpu} for cpu in bits(cpus)], "containers": list(containers_of(pod)) or None}
-        patch = Patch(MERGE_PATCH, {"metadata": metadata, "spec": spec})
+        path, patch = POD_CPU_BINDINGS.path(*key), {"metadata": metadata, "spec": spec}
         # Where this takes long, others of the node have turns: none of them is to find the same CPUs free
         made = self._unvalidated[key] = _Written(pod.node_name, generation + 1, cpus, room.beyond)
         try:
             await wait_unless_leading(self._may_write)
-            written = await self._session.request(
-                "PATCH", POD_CPU_BINDINGS.path(*key), body=patch, timeout_seconds=_WRITE_SECONDS, attempts=1
-            )
+            written = await self._session.patch(path, patch, timeout_seconds=_WRITE_SECONDS, attempts=1)
         except ApiError as error:
             if not isinstance(error, ServerError):  # else it may have been carried out
                 self._unvalidated.pop(key, None)

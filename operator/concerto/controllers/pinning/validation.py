@@ -31,7 +31,6 @@ from concerto.kube.apply import Target, build_status
 from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
-from concerto.kube.session import MERGE_PATCH, Patch
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 
 logger = logging.getLogger(__name__)
@@ -260,9 +259,9 @@ class PodCPUBindingController:
         if remaining == finalizers:
             return
         metadata = {"finalizers": remaining or None, "resourceVersion": obj["metadata"]["resourceVersion"]}
-        path, patch = POD_CPU_BINDINGS.path(*key), Patch(MERGE_PATCH, {"metadata": metadata})
+        path, patch = POD_CPU_BINDINGS.path(*key), {"metadata": metadata}
         try:
-            await self._session.request("PATCH", path, body=patch, timeout_seconds=_WRITE_SECONDS, attempts=1)
+            await self._session.patch(path, patch, timeout_seconds=_WRITE_SECONDS, attempts=1)
         except NotFound:
             return
         logger.info("PodCPUBinding %s/%s: removed the finalizer of its manifest", *key)

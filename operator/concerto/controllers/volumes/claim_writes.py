@@ -20,7 +20,6 @@ from concerto.controllers.runtime.fair_places import PlaceOf
 from concerto.kube import ApiError, Conflict, NotFound, Object, Session
 from concerto.kube.confirmed_writes import NotWritten, WriteSettings, write_until_known
 from concerto.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from concerto.kube.session import MERGE_PATCH, Patch
 
 
 @dataclass(frozen=True)
@@ -154,13 +153,7 @@ class ClaimWrites:
 
         async def write() -> Object:
             nonlocal written
-            written = await self._session.request(
-                "PATCH",
-                path,
-                body=Patch(MERGE_PATCH, body),
-                timeout_seconds=settings.timeout_seconds,
-                attempts=1,
-            )
+            written = await self._session.patch(path, body, timeout_seconds=settings.timeout_seconds, attempts=1)
             return written
 
         async def read_back() -> Object | None:
