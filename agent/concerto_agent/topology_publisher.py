@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import Condition, merge_conditions, with_progress
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
 from concerto.api.nodecputopology import CPUPools
 from concerto.api.timestamps import format_timestamp
@@ -229,13 +229,4 @@ def _conditions(hidden: Iterable[str], kubelet: Iterable[str], offline: Iterable
         ready = Condition("Ready", "True", "ReservedOffline", text)
     else:
         ready = Condition("Ready", "True", "Read", "All CPUs are known, and which of them kubelet keeps.")
-    return [
-        ready,
-        Condition("Reconciling", "False", ready.reason, "The spec in use is the latest."),
-        Condition(
-            "Stalled",
-            "True" if ready.status == "False" else "False",
-            ready.reason,
-            ready.message if ready.status == "False" else "The object is not stalled.",
-        ),
-    ]
+    return with_progress(ready)

@@ -1,4 +1,13 @@
-from concerto.api.conditions import Condition, find_condition, merge_conditions
+import pytest
+
+from concerto.api.conditions import (
+    NOT_RECONCILING,
+    NOT_STALLED,
+    Condition,
+    find_condition,
+    merge_conditions,
+    with_progress,
+)
 
 READY = Condition("Ready", "True", "Measured", "All is well.")
 BEFORE = {
@@ -39,3 +48,19 @@ def test_a_condition_is_found_by_its_type():
     assert find_condition([BEFORE], "Ready") is BEFORE
     assert find_condition([BEFORE], "Stalled") is None
     assert find_condition(None, "Ready") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "reconciling", "expected"),
+    [
+        ("True", "", {"Reconciling": ("False", NOT_RECONCILING), "Stalled": ("False", NOT_STALLED)}),
+        ("False", "", {"Reconciling": ("False", NOT_RECONCILING), "Stalled": ("True", "Why.")}),
+        ("False", "Looking.", {"Reconciling": ("True", "Looking."), "Stalled": ("False", NOT_STALLED)}),
+    ],
+    ids=["ready", "not ready, and nothing is done about it", "not ready yet"],
+)
+def test_an_object_that_is_not_ready_is_reconciled_or_stalled(status, reconciling, expected):
+    ready, *progress = with_progress(Condition("Ready", status, "Reason", "Why."), reconciling)
+    assert ready.message == "Why."
+    assert {each.reason for each in progress} == {"Reason"}
+    assert {each.type: (each.status, each.message) for each in progress} == expected

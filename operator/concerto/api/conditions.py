@@ -28,6 +28,28 @@ class Condition:
     message: str
 
 
+NOT_RECONCILING = "No change is being applied."
+NOT_STALLED = "The object is not stalled."
+"""Messages of the conditions Reconciling and Stalled that are False, the same for every kind."""
+
+
+def with_progress(ready: Condition, reconciling: str = "") -> list[Condition]:
+    """The condition Ready, and beside it Reconciling and Stalled, which kstatus reads; all have the reason of Ready.
+
+    Args:
+        ready: the condition Ready. If it is False and nothing is being done about it, the object is stalled.
+        reconciling: what is being done about it, as a sentence; empty if nothing is.
+    """
+    is_stalled = ready.status == "False" and not reconciling
+    return [
+        ready,
+        Condition("Reconciling", "True" if reconciling else "False", ready.reason, reconciling or NOT_RECONCILING),
+        Condition(
+            "Stalled", "True" if is_stalled else "False", ready.reason, ready.message if is_stalled else NOT_STALLED
+        ),
+    ]
+
+
 def merge_conditions(
     old: Iterable[Mapping[str, Any]], new: Iterable[Condition], *, now: str, observed_generation: int
 ) -> list[dict[str, Any]]:

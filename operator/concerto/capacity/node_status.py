@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from concerto.api.capacity_settings import CapacitySettings
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import NOT_RECONCILING, NOT_STALLED, Condition, merge_conditions
 from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus, ResourceStatus, Window
 from concerto.api.subspacesnapshot import KindEntry, SubspaceStatus, model_numbers
 from concerto.api.timestamps import format_timestamp
@@ -211,7 +211,7 @@ def build_subspace(
         if warm
         else Condition("Ready", "False", "Warmup", "There are too few batches for a model yet.")
     )
-    stalled = Condition("Stalled", "False", "AsExpected", "The object is not stalled.")
+    stalled = Condition("Stalled", "False", "AsExpected", NOT_STALLED)
     return SubspaceStatus(
         observed_at=context.observed_at,
         observed_generation=context.observed_generation,
@@ -267,12 +267,12 @@ def _stalled(health: Health, problems: str) -> Condition:
         return Condition("Stalled", "True", "InvalidSpec", text)
     if not health.fresh:
         return Condition("Stalled", "True", "NotMeasured", problems or "There is no valid sample.")
-    return Condition("Stalled", "False", "AsExpected", "The object is not stalled.")
+    return Condition("Stalled", "False", "AsExpected", NOT_STALLED)
 
 
 def _progress(warm: bool) -> Condition:
     if warm:
-        return Condition("Reconciling", "False", "Settled", "The spec in use is the latest.")
+        return Condition("Reconciling", "False", "Settled", NOT_RECONCILING)
     return Condition("Reconciling", "True", "Warmup", "The first batches are being measured.")
 
 

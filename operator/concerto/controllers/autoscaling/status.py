@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import Condition, merge_conditions, with_progress
 from concerto.api.pod import PodView
 from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
 from concerto.api.timestamps import format_timestamp
@@ -183,18 +183,8 @@ def all_conditions(
         ready = Condition("Ready", "True", wrong.reason if wrong else "Scaling", wrong.message if wrong else "The target is scaled.")  # fmt: skip # noqa: E501
     else:
         ready = Condition("Ready", "False", wrong.reason, wrong.message)
-    stalled = ready.status == "False"
-    rest = [
-        ready,
-        Condition("Reconciling", "False", ready.reason, "The last sync is complete."),
-        Condition(
-            "Stalled",
-            "True" if stalled else "False",
-            ready.reason,
-            ready.message if stalled else "The object is not stalled.",
-        ),
-    ]
-    return merge_conditions(old, [*decided, forecasting, *rest], now=now, observed_generation=generation)
+    conditions = [*decided, forecasting, *with_progress(ready)]
+    return merge_conditions(old, conditions, now=now, observed_generation=generation)
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from concerto.api.conditions import Condition, find_condition, merge_conditions
+from concerto.api.conditions import Condition, find_condition, merge_conditions, with_progress
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.podcpubinding import ResourceStatus
 from concerto.kube import Object
@@ -125,27 +125,18 @@ def _progress(verdict: Verdict, answer: Answer | None, patient: bool) -> list[Co
             f"The agent of node {verdict.node} does not pin: it is not running, or runs without --pinning. "
             "The CPUs are held against other bindings, but the pod is not pinned."
         )
-        return _three("False", NOT_ANSWERED, text, stalled=True)
+        return with_progress(Condition("Ready", "False", NOT_ANSWERED, text))
     if answer is None:
-        return _three("False", "NotApplied", f"Waiting for the agent of node {verdict.node}.")
+        return _waiting("NotApplied", f"Waiting for the agent of node {verdict.node}.")
     if answer.applied:
-        return _three("True", "Applied", f"The pod runs on CPUs {verdict.cpus}.")
+        return with_progress(Condition("Ready", "True", "Applied", f"The pod runs on CPUs {verdict.cpus}."))
     if answer.waiting:
-        return _three("False", "Prepared", f"The agent of node {verdict.node} waits for the pod's containers.")
-    return _three("False", answer.reason, answer.message, stalled=True)
+        return _waiting("Prepared", f"The agent of node {verdict.node} waits for the pod's containers.")
+    return with_progress(Condition("Ready", "False", answer.reason, answer.message))
 
 
-def _three(ready: Literal["True", "False"], reason: str, message: str, *, stalled: bool = False) -> list[Condition]:
-    moving = ready == "False" and not stalled
-    return [
-        Condition("Ready", ready, reason, message),
-        Condition(
-            "Reconciling", "True" if moving else "False", reason, message if moving else "No change is being applied."
-        ),
-        Condition(
-            "Stalled", "True" if stalled else "False", reason, message if stalled else "The object is not stalled."
-        ),
-    ]
+def _waiting(reason: str, message: str) -> list[Condition]:
+    return with_progress(Condition("Ready", "False", reason, message), message)
 
 
 def own_part(status: Mapping[str, Any]) -> Object:

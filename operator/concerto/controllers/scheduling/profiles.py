@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from concerto.api.conditions import Condition, find_condition, merge_conditions
+from concerto.api.conditions import Condition, find_condition, merge_conditions, with_progress
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.runtime.context import Context
@@ -286,21 +286,9 @@ def build_profile_status(obj: Object, ready: Condition, state: ProfileState, now
         now: RFC 3339 time of this look.
     """
     generation = obj["metadata"].get("generation", 0)
-    stalled = ready.status == "False"
     counts, coverage, provider = state.counts, state.coverage, state.provider
-    conditions = [
-        ready,
-        state.consistency,
-        metrics_condition(coverage),
-        provider.condition,
-        Condition("Reconciling", "False", ready.reason, "The latest spec is in use."),
-        Condition(
-            "Stalled",
-            "True" if stalled else "False",
-            ready.reason,
-            ready.message if stalled else "The object is not stalled.",
-        ),
-    ]
+    _, *progress = with_progress(ready)
+    conditions = [ready, state.consistency, metrics_condition(coverage), provider.condition, *progress]
     return {
         "observedGeneration": generation,
         "decisions": counts.decisions,

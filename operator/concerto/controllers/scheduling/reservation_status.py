@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import Condition, merge_conditions, with_progress
 from concerto.api.podreservation import Reservation
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import Object
@@ -48,16 +48,8 @@ def build_reservation_status(
         reason, why = _shortage(view, limited=limited, nowhere=nowhere)
         words = f"{held} of {state.remaining} units are held: {why}. The rest is tried again every few seconds."
         phase, ready = "Pending", Condition("Ready", "False", reason, words)
-    reconciling = phase == "Pending"
     conditions = [
-        ready,
-        Condition(
-            "Reconciling",
-            "True" if reconciling else "False",
-            ready.reason,
-            "Looking for room." if reconciling else "The latest spec is in use.",
-        ),
-        Condition("Stalled", "False", ready.reason, "The object is not stalled."),
+        *with_progress(ready, "Looking for room." if phase == "Pending" else ""),
         Condition(
             "Expired",
             "True" if state.expired else "False",
