@@ -289,7 +289,7 @@ class Agent:
             and self.measurement.warm
         )
         if early:
-            self._early_at = now + self._settings.publishing.publish.minimum_interval_seconds
+            self._early_at = now + self._settings.publishing.publish.min_interval_seconds
         if full or early:
             self.measurement.pods_read(self._pod_readings(), now)
             measured = self.measurement.fold(now, self._cluster)

@@ -20,7 +20,7 @@ from concerto_agent.cgroups import container_id
 from concerto_agent.files import write_file
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
-_LEAST_QUOTA_US = 1000
+_MIN_QUOTA_US = 1000
 """The kernel takes none below it, and kubelet gives no smaller one."""
 
 
@@ -113,7 +113,7 @@ def quota_writes(now: Mapping[str, Quota], pod: str, *, lifted: bool, limits: Po
         name = container_id(path.rpartition("/")[2]) or ""
         millicores = limits.pod_millicores if path == pod else limits.containers.get(name)
         if now[path].quota_us is None and millicores is not None:
-            quota_us = max(millicores * now[path].period_us // 1000, _LEAST_QUOTA_US)
+            quota_us = max(millicores * now[path].period_us // 1000, _MIN_QUOTA_US)
             writes[path] = Quota(quota_us, now[path].period_us)
     return writes
 

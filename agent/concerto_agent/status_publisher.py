@@ -273,7 +273,7 @@ class StatusPublisher:
             raw = {"conditions": status}
         if reason is None:
             return
-        self.allowed_at = now + publish.minimum_interval_seconds
+        self.allowed_at = now + publish.min_interval_seconds
         written = await self._writer.write_status(NODE_CAPACITIES, raw)
         self._counters.published[reason] += 1
         self._conditions = written["status"]["conditions"]
@@ -300,7 +300,7 @@ class StatusPublisher:
         if not measured.fresh or measured.wall is None:
             return
         # Pods of a kind that nobody knows wait for what the first of them shows
-        due = self._subspace_at + publish.minimum_interval_seconds if self._sources.kinds_news() else self._subspace_due
+        due = self._subspace_at + publish.min_interval_seconds if self._sources.kinds_news() else self._subspace_due
         if now < due:
             return
         if not self._recalled:

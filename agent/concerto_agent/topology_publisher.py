@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 """Bindings that a condition names one by one."""
 
 
@@ -209,8 +209,8 @@ def build_topology_status(
 def _kubelet_conflict(bindings: tuple[str, ...]) -> Condition:
     if not bindings:
         return Condition("KubeletConflict", "False", "AsExpected", "No binding names what kubelet controls.")
-    shown = ", ".join(bindings[:_MOST_NAMED])
-    more = f" and {len(bindings) - _MOST_NAMED} more" if len(bindings) > _MOST_NAMED else ""
+    shown = ", ".join(bindings[:_MAX_NAMED])
+    more = f" and {len(bindings) - _MAX_NAMED} more" if len(bindings) > _MAX_NAMED else ""
     text = (
         f"kubelet's static CPU manager controls CPUs or containers that these PodCPUBindings name: {shown}{more}. "
         "Delete the bindings, or leave out the CPU limits of the pods."

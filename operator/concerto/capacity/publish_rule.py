@@ -28,7 +28,7 @@ class PublishSettings:
     """How large a change is worth a write; the agent's own settings, not the CRD's.
 
     Attributes:
-        minimum_interval_seconds: shortest time between two writes of the status.
+        min_interval_seconds: shortest time between two writes of the status.
         steady_interval_seconds: the same while all that has changed is pods, capacity or usage.
         capacity_share: change of the capacity that is worth a write, as a share of the published capacity.
         capacity_pods: smallest change of the capacity that is worth a write, pods.
@@ -42,7 +42,7 @@ class PublishSettings:
             the mean over all nodes.
         kind_share: change of what a kind of pods costs that is worth a write, as a share of it.
         subspace_interval_seconds: shortest time between two writes of the model; a kind of which something is known for
-            the first time waits for ``minimum_interval_seconds`` only.
+            the first time waits for ``min_interval_seconds`` only.
         settled_interval_seconds: shortest time between two writes of the model once of each kind a pod has ended or has
             run for ``young_kind_seconds``; until then others of the kind wait for what is learned.
         young_kind_seconds: see there.
@@ -51,7 +51,7 @@ class PublishSettings:
         by_kind_settled_seconds: ``settled_interval_seconds`` where pods are placed by kind.
     """
 
-    minimum_interval_seconds: float = 1.0
+    min_interval_seconds: float = 1.0
     steady_interval_seconds: float = 1.0
     capacity_share: float = 0.1
     capacity_pods: float = 0.1
@@ -121,7 +121,7 @@ def should_publish(
     """
     if old is None:
         return "First"
-    if now - old.at < settings.minimum_interval_seconds:
+    if now - old.at < settings.min_interval_seconds:
         return None
     if condition_states(new.conditions) != condition_states(old.status.conditions) or new.agent != old.status.agent:
         return "Conditions"
@@ -200,7 +200,7 @@ def should_publish_kinds(before: Table, after: Table, settings: PublishSettings,
         settings: the intervals.
         elapsed_seconds: since the last write.
     """
-    if elapsed_seconds >= settings.minimum_interval_seconds and has_news(before, after):
+    if elapsed_seconds >= settings.min_interval_seconds and has_news(before, after):
         return True
     return elapsed_seconds >= _model_interval(after, settings) and has_changed(before, after, settings.kind_share)
 

@@ -32,7 +32,7 @@ _CONFIGURATIONS = ("vanilla", "packed", "spread")
 _SHOWN = Decimal("0.01")
 _FEW_REPETITIONS = 3
 """With fewer repetitions, their agreement is not printed."""
-_MOST_DIGITS = 12
+_MAX_DIGITS = 12
 """Before or after the point of a time: quotients of such times are exact enough."""
 
 
@@ -221,6 +221,6 @@ def _decimal(text: str) -> Decimal:
         raise ValueError(f"{text!r} is no number") from error
     if not (value.is_finite() and value > 0):
         raise ValueError(f"{text!r} is not a positive number")
-    if abs(value.adjusted()) > _MOST_DIGITS:
+    if abs(value.adjusted()) > _MAX_DIGITS:
         raise ValueError(f"{text!r} is no time that anything takes")
     return value

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concerto.kube import KubeError, NotFound, Object, Resource, Session
 from concerto.kube.errors import Forbidden
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 """Objects that cannot be read which are named one by one."""
 
 
@@ -54,8 +54,8 @@ def put_all(kind: str, objects: Iterable[Object], put: Callable[[Object], object
 
 def shortened(problems: Sequence[str]) -> list[str]:
     """The first few sentences, and how many there are besides."""
-    more = len(problems) - _MOST_NAMED
-    return [*problems[:_MOST_NAMED], *([f"{more} more objects are left out"] if more > 0 else [])]
+    more = len(problems) - _MAX_NAMED
+    return [*problems[:_MAX_NAMED], *([f"{more} more objects are left out"] if more > 0 else [])]
 
 
 def printable(text: str) -> str:

@@ -16,7 +16,7 @@ from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.memory import MemoryNodes
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
 
-_MOST_NAMED = 32
+_MAX_NAMED = 32
 """No more numbers are written one by one: a message is for people."""
 _LEVEL_NAMES: dict[Level, str] = {"Core": "core", "Socket": "socket", "NUMA": "memory node"}
 
@@ -156,8 +156,8 @@ def _refusal(
         return refuse("Failed", "StaticPod", text)
     if pod.containers is not None and (unknown := binding.containers - pod.containers):
         text = (
-            f"spec.containers names {', '.join(sorted(unknown)[:_MOST_NAMED])}, and pod "
-            f"{binding.namespace}/{binding.pod_name} has containers {', '.join(sorted(pod.containers)[:_MOST_NAMED])}."
+            f"spec.containers names {', '.join(sorted(unknown)[:_MAX_NAMED])}, and pod "
+            f"{binding.namespace}/{binding.pod_name} has containers {', '.join(sorted(pod.containers)[:_MAX_NAMED])}."
         )
         return refuse("Failed", "ContainersNotFound", text)
     if missing := set(bits(claim.cpus & ~index.online)):
@@ -200,4 +200,4 @@ def _name(binding: PodCPUBinding) -> str:
 def brackets(numbers: Iterable[int]) -> str:
     """Numbers as in Stefanakis' events (listing 6.3); more than 32 as ranges."""
     found = sorted(numbers)
-    return f"[{' '.join(map(str, found)) if len(found) <= _MOST_NAMED else format_cpu_list(found)}]"
+    return f"[{' '.join(map(str, found)) if len(found) <= _MAX_NAMED else format_cpu_list(found)}]"

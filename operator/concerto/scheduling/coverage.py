@@ -16,7 +16,7 @@ from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.measured_capacity import MEASURED
 
-MAX_TOLD = 10
+_MAX_NAMED = 10
 _FRESH_SECONDS = 60.0
 """What a provider says is fresh up to this age, however often it is asked: metrics-server looks every 15 to 60 s."""
 _ANY_POD = PodView.from_raw({"metadata": {"name": "any", "namespace": "default", "uid": ""}, "spec": {}})
@@ -82,7 +82,7 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
         int(np.count_nonzero(exists & ~missing & ~late)),
         int(np.count_nonzero(exists & ~missing & late)),
         len(names),
-        tuple(names[:MAX_TOLD]),
+        tuple(names[:_MAX_NAMED]),
         tuple(lacking.items()),
         tuple(
             (score.name, _rule(score, settings), int(np.count_nonzero(lacks)))

@@ -40,7 +40,7 @@ class ClusterModelSettings:
     Attributes:
         sigma_share: change of σ₁ worth a write, as a share of the published one.
         angle_degrees: turn of u₁ worth a write.
-        least_interval_seconds: no two writes are closer together.
+        min_interval_seconds: no two writes are closer together.
         stale_after_seconds: a node whose own model has not been received for so long is dropped (agents republish at
             least every 5 minutes).
         merge: the exact mean of all nodes' models, or the seed's streaming merge.
@@ -48,7 +48,7 @@ class ClusterModelSettings:
 
     sigma_share: float = 0.02
     angle_degrees: float = 1.0
-    least_interval_seconds: float = 5.0
+    min_interval_seconds: float = 5.0
     stale_after_seconds: float = 900.0
     merge: MergeKind = "Exact"
 
@@ -192,7 +192,7 @@ class ClusterModelPublisher:
                 except KubeError as error:
                     logger.warning("SubspaceSnapshot/%s: %s", CLUSTER_NAME, error)
                     self._dirty.set()
-            await asyncio.sleep(self._settings.least_interval_seconds)
+            await asyncio.sleep(self._settings.min_interval_seconds)
 
     def _kinds_changed(self, kinds: dict[str, KindSums]) -> bool:
         return self._published_placement != self._placement() or has_changed(self._published_kinds, kinds)
@@ -230,7 +230,7 @@ class ClusterModelPublisher:
                 return  # it is there
             except KubeError as error:
                 logger.warning("SubspaceSnapshot/%s: %s", CLUSTER_NAME, error)
-                await asyncio.sleep(self._settings.least_interval_seconds)
+                await asyncio.sleep(self._settings.min_interval_seconds)
             else:
                 return
 

@@ -20,7 +20,7 @@ from concerto.scheduling.state.provided_load import Series
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
 MAX_BYTES = 16 * 2**20
 """Of an answer; a series with long labels takes 1 KiB, and what has been read takes up to twenty times as much."""
-_MOST_SERIES = 50_000
+_MAX_SERIES = 50_000
 """Of an answer: several times the nodes of the largest clusters."""
 
 
@@ -156,7 +156,7 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
             raise SourceError("BadAnswer", "lacks a part of the data (isPartial)")
         if data["resultType"] != "vector":
             raise SourceError("BadAnswer", f"returns a {data['resultType']} instead of one value for each node")
-        if len(data["result"]) > _MOST_SERIES:
+        if len(data["result"]) > _MAX_SERIES:
             raise SourceError(
                 "BadAnswer", f"returns {len(data['result'])} series: the query must return one for each node"
             )

@@ -11,9 +11,9 @@ from concerto.scheduling.framework import Query, Reach, ScoreDefaults
 from concerto.scheduling.state.columns import Floats, Rows
 
 _MIB = 1024 * 1024
-_LEAST_BYTES = 23 * _MIB
+_MIN_BYTES = 23 * _MIB
 """Below it, an image is pulled so fast that it does not matter."""
-_MOST_BYTES_PER_IMAGE = 1000 * _MIB
+_MAX_BYTES_PER_IMAGE = 1000 * _MIB
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class ImageLocality(ScoreDefaults):
             sizes = cluster.images.sizes(image, cluster.size)
             if sizes is not None:
                 total += np.floor(sizes * (cluster.images.nodes_with(image) / nodes))
-        return Images(total, len(query.pod.images)) if (total > _LEAST_BYTES).any() else None
+        return Images(total, len(query.pod.images)) if (total > _MIN_BYTES).any() else None
 
     def score(self, state: Images, rows: Rows) -> Floats:
         """In kube-scheduler's integers."""
-        most = _MOST_BYTES_PER_IMAGE * state.count
-        clamped = np.clip(state.bytes_by_row[rows], _LEAST_BYTES, most)
-        score: Floats = np.floor(100.0 * (clamped - _LEAST_BYTES) / (most - _LEAST_BYTES))
+        most = _MAX_BYTES_PER_IMAGE * state.count
+        clamped = np.clip(state.bytes_by_row[rows], _MIN_BYTES, most)
+        score: Floats = np.floor(100.0 * (clamped - _MIN_BYTES) / (most - _MIN_BYTES))
         return score
