@@ -163,16 +163,11 @@ def _cpu_line(line: bytes, name: bytes) -> tuple[int, ...] | None:
     return times if len(times) == 8 else (*times, 0)
 
 
-def parse_cpu_list(data: bytes | None) -> frozenset[int] | None:
+def parse_cpus(data: bytes | None) -> frozenset[int] | None:
     """CPU numbers of a list such as ``0-3,8``; empty for an empty file."""
     if data is None:
         return None
-    cpus: set[int] = set()
     try:
-        for part in data.decode().strip().split(","):
-            if part:
-                first, _, last = part.partition("-")
-                cpus.update(range(int(first), int(last or first) + 1))
+        return parse_cpu_list(data.decode())
     except ValueError:
         return None
-    return frozenset(cpus)

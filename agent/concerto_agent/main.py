@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concerto.api.arguments import memory
+from concerto.api.arguments import memory, number
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.own_version import own_version
 from concerto.kube.resources import PODS
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     pinning.add_argument(
         "--repair-period",
-        type=_period,
+        type=number(1.0, 3600.0, f"{PinningSettings().repair_seconds:g}"),
         default=PinningSettings().repair_seconds,
         metavar="SECONDS",
         help="time between two checks of every pod's cpuset, 1 to 3600 (default: %(default)g)",
@@ -299,13 +299,3 @@ def _namespace_and_name(text: str) -> tuple[str, str]:
     if not (namespace and slash and name) or "/" in name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
     return namespace, name
-
-
-def _period(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
-    return seconds

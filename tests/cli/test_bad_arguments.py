@@ -22,11 +22,12 @@ def nothing_runs(monkeypatch):
     monkeypatch.setattr(experiments, "run_all", run_all)
 
 
-@pytest.mark.parametrize("workers", ["0", "-1", "two", "1.5"])
-def test_a_number_of_processes_that_is_none_is_refused(workers, nothing_runs, capsys):
+@pytest.mark.parametrize("number", ["0", "-1", "two", "1.5"])
+@pytest.mark.parametrize("option", ["--workers", "--seeds"])
+def test_a_number_of_processes_or_runs_that_cannot_be_is_refused(option, number, nothing_runs, capsys):
     with pytest.raises(SystemExit):
-        main(["simulate", "pi-2000", "--workers", workers])
-    assert "is not a whole number of at least 1" in capsys.readouterr().err
+        main(["simulate", "pi-2000", option, number])
+    assert "is not a whole number from 1 to " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--json", "--plots"])

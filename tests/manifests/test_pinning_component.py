@@ -156,4 +156,4 @@ def test_a_repair_period_that_is_none_is_refused(text, capsys):
     add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--node-name", "n", "--repair-period", text])
-    assert "is not a number of seconds from 1 to 3600" in capsys.readouterr().err
+    assert "is not a number from 1 to 3600" in capsys.readouterr().err

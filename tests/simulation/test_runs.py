@@ -171,7 +171,6 @@ def test_the_command_writes_figures_and_plots(tmp_path, capsys):
         (["nowhere.yaml"], "neither a file nor a built-in scenario"),
         ([], "name a scenario"),
         (["pi-2000", "--policy", "magic"], "--policy magic: expected one of"),
-        (["pi-2000", "--seeds", "0"], "--seeds: expected a whole number"),
     ],
 )
 def test_the_command_refuses_with_words(words, said, capsys):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
+from concerto.api.arguments import whole_number
 from concerto.api.cpulist import format_cpu_list
 from concerto.cli.hardware_counters import counted, describe, find_perf, parse_perf
 from concerto.cli.timed_runs import Cpuset, CpusetError
@@ -48,14 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--run", dest="measured", metavar="COMMAND", help="measure this command on this machine; needs root"
     )
-    parser.add_argument("--threads", type=_count, default=2, help="threads of the command (default: %(default)s)")
-    parser.add_argument("--repeat", type=_count, default=5, help="measured repetitions of it (default: %(default)s)")
+    parser.add_argument(
+        "--threads", type=whole_number(1, 4096, "2"), default=2, help="threads of the command (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeat", type=whole_number(1, 1000, "5"), default=5, help="measured repetitions of it (default: %(default)s)"
+    )
     parser.add_argument(
         "--threshold", type=_decimal, default=THRESHOLD, help="slowdowns this near are the same (default: %(default)s)"
     )
     parser.add_argument(
         "--warm-up",
-        type=_whole,
+        type=whole_number(0, 1000, "1"),
         default=0,
         metavar="N",
         help="leave out the first N repetitions (default: %(default)s)",
@@ -201,17 +206,6 @@ def line(name: str, found: Slowdowns, kind: Class) -> str:
         label += f", {EXCLUSIVENESS_LABEL}=Core"
     shown = f"packed {found.packed.quantize(_SHOWN)}  spread {found.spread.quantize(_SHOWN)}"
     return f"{name}  {shown}  {kind:<17}  {label}"
-
-
-def _count(text: str, least: int = 1) -> int:
-    value = int(text)
-    if value < least:
-        raise argparse.ArgumentTypeError(f"at least {least}")
-    return value
-
-
-def _whole(text: str) -> int:
-    return _count(text, least=0)
 
 
 def _decimal(text: str) -> Decimal:

@@ -10,11 +10,12 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from concerto.api.arguments import number, whole_number
 from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.simulation.autoscaling.cross_validation import (
     GRID,
@@ -47,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compare autoscaling policies over traffic patterns and start-up times in virtual time, with production's code."
     )
-    parser.add_argument("--seeds", type=int, default=20, help="replicates (default 20)")
+    parser.add_argument("--seeds", type=whole_number(2, 10_000, "20"), default=20, help="replicates (default 20)")
     parser.add_argument(
         "--startup",
-        type=_number(0.0, 86400.0),
+        type=number(0.0, 86400.0, "30"),
         action="append",
         metavar="SECONDS",
         help="start-up time; default 5, 30, 135 and 300",
@@ -66,19 +67,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace-only", action="store_true", help="no patterns")
     parser.add_argument(
-        "--trace-hours", type=_number(0.1, 672.0), default=3.0, help="length of a trace's windows (default 3)"
+        "--trace-hours", type=number(0.1, 672.0, "3"), default=3.0, help="length of a trace's windows (default 3)"
     )
-    parser.add_argument("--trace-windows", type=_count(1, 1000), default=20, help="windows of each trace (default 20)")
+    parser.add_argument(
+        "--trace-windows", type=whole_number(1, 1000, "20"), default=20, help="windows of each trace (default 20)"
+    )
     parser.add_argument(
         "--trace-history",
-        type=_number(0.0, 365.0),
+        type=number(0.0, 365.0, "3"),
         default=Plan.trace_history_days,
         metavar="DAYS",
         help="of a trace before its first window, where it is long enough (default 3; 0: none is needed)",
     )
     parser.add_argument("--policy", action="append", help="only these, beside HPA v2")
     parser.add_argument(
-        "--target", type=_count(1, 100), default=50, help="CPU utilisation target in percent (default 50)"
+        "--target", type=whole_number(1, 100, "50"), default=50, help="CPU utilisation target in percent (default 50)"
     )
     parser.add_argument("--output", type=Path, default=Path("build/autoscaling"), help="where JSON and plots go")
     parser.add_argument(
@@ -96,9 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit status: 0 whether or not the goals hold, which the table says."""
-    if args.seeds < 2:
-        print("--seeds: at least 2, or nothing can be tested", file=sys.stderr)
-        return 2
     traces = [p for given in args.trace for p in (sorted(given.glob("*.csv")) if given.is_dir() else [given])]
     wrong = [f"{p} is not there" for p in traces if not p.is_file()]
     wrong += [f"{p} has no file *.csv in it" for p in args.trace if p.is_dir() and not sorted(p.glob("*.csv"))]
@@ -243,29 +243,6 @@ def _without_nonsense(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nonsense(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _number(least: float, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} does not lie between {least:g} and {most:g}")
-        return value
-
-    return parse
-
-
-def _count(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = _number(least, most)(text)
-        if value != int(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-        return int(value)
-
-    return parse
 
 
 def print_cell(cell: Cell) -> None:

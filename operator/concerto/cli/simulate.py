@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+from concerto.api.arguments import whole_number
 from concerto.kube.kubeconfig import add_cluster_arguments
 from concerto.simulation.scheduling import experiments, scenario
 from concerto.simulation.scheduling.policies import registry
@@ -20,21 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", nargs="?", help="a YAML file, or the name of a built-in scenario (see --list)")
     parser.add_argument("--list", action="store_true", help="list the built-in scenarios and policies")
     parser.add_argument("--policy", action="append", default=[], metavar="NAME", help="in place of the scenario's own")
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs of each policy")
+    parser.add_argument("--seeds", type=whole_number(1, 10_000, "20"), metavar="N", help="runs of each policy")
     parser.add_argument("--json", metavar="OUT", help="write all figures to this file (- for standard output)")
     parser.add_argument("--plots", metavar="DIR", help="write plots to this directory")
-    parser.add_argument("--workers", type=_count, metavar="N", help="processes (default: one for each CPU)")
+    parser.add_argument(
+        "--workers", type=whole_number(1, 1024, "2"), metavar="N", help="processes (default: one for each CPU)"
+    )
     what_if = parser.add_argument_group("what if", "replay a real cluster's pods under a profile")
     what_if.add_argument("--from-cluster", action="store_true", help="take the present cluster, as kubectl reads it")
     add_cluster_arguments(what_if)
     what_if.add_argument("--dump", metavar="FILE", help="take what `kubectl get nodes,pods,ncap -A -o yaml` printed")
     what_if.add_argument("--profile", metavar="FILE", help="SchedulingProfile to replay under (default: Concerto's)")
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:24} {scenario.load(name).description}")
         print(f"policies: {registry.EXPECTED}")
         return 0
-    if args.seeds is not None and args.seeds < 1:
-        return _refuse("--seeds: expected a whole number of at least 1")
     unknown = [name for name in args.policy if not registry.is_policy(name)]
     if unknown:
         return _refuse(f"--policy {unknown[0]}: expected one of {registry.EXPECTED}")

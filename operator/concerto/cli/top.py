@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from concerto.api.arguments import duration
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
-from concerto.api.quantities import parse_duration
 from concerto.cli.cluster_reading import complain, list_all, printable, put_all, shortened
 from concerto.cli.explain import build_snapshot, full_table_note, read_kinds, split_name
 from concerto.cli.explain_phpa import fetch as fetch_phpa
@@ -58,23 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     trace = parser.add_argument_group("trace", "what the laws that limit a node's pods have computed, with node")
     trace.add_argument("--trace", action="store_true", help="print the numbers of the last minutes")
-    trace.add_argument("--last", type=_duration, default=300.0, metavar="DURATION", help="how far back (5m)")
-    trace.add_argument("--every", type=_duration, default=10.0, metavar="DURATION", help="a line for each (10s)")
+    trace.add_argument(
+        "--last", type=duration("100ms", "24h", "5m"), default=300.0, metavar="DURATION", help="how far back (5m)"
+    )
+    trace.add_argument(
+        "--every", type=duration("100ms", "24h", "10s"), default=10.0, metavar="DURATION", help="a line for each (10s)"
+    )
     trace.add_argument(
         "--operator-namespace", default="concerto-system", help="where the pods of agent and operator are"
     )
     trace.add_argument("--agent", metavar="URL", help="the agent's HTTP endpoint, in place of its pod's")
     trace.add_argument("--operator", metavar="URL", help="the operator's HTTP endpoint, in place of its pod's")
-
-
-def _duration(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if seconds <= 0.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
-    return seconds
 
 
 def run(args: argparse.Namespace) -> int:
