@@ -152,9 +152,9 @@ class Agent:
             lambda: None if configz is None else configz.reserved(),
         )
         self._configz = configz
-        self._pod_reader = PodReader(Hierarchies.detect(where.sys))
         self._looked_for_pods = False
         hierarchies = self._hierarchies = Hierarchies.detect(where.sys)
+        self._pod_reader = PodReader(hierarchies)
         self._exits = ContainerExits(hierarchies.pressure, self._container_exited)
         self._pods = (
             None
@@ -330,7 +330,7 @@ class Agent:
                 self._reserved_count = reserved_count(node)
                 pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
                 if pods is not None:
-                    self.measurement.allow(allowed_pods(pods))
+                    self.measurement.allow(whole(pods))  # a quantity: 1,000 pods are 1k
             except (KubeError, ValueError) as error:
                 log.warning("Node %s: its capacity could not be read: %s", self._node_name, error)
                 wait = self._settings.publishing.max_backoff_seconds
@@ -379,8 +379,3 @@ def read_cluster_model(snapshot: Object | None) -> Subspace | None:
     except (KeyError, TypeError, ValueError) as error:  # edited by hand: the node's own model will do
         log.warning("SubspaceSnapshot/%s is not usable: %s", CLUSTER_NAME, error)
         return None
-
-
-def allowed_pods(allocatable: str) -> int:
-    """``status.allocatable.pods`` of a Node: a quantity, so that 1,000 pods are ``1k``."""
-    return whole(allocatable)

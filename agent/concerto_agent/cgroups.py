@@ -6,12 +6,19 @@ the kubelet's cgroup driver.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from concerto_agent.files import KeptFile, is_directory, parse_cpu_list, parse_field, parse_number, read_once
+from concerto_agent.files import (
+    KeptFile,
+    is_directory,
+    parse_cpus,
+    parse_field,
+    parse_number,
+    read_once,
+    subdirectories,
+)
 
 # Where kubelets put their pods: cgroupfs and systemd drivers, and the two again below kind's --cgroup-root=/kubelet.
 KUBEPODS_PATHS = (
@@ -86,6 +93,29 @@ class Hierarchies:
         )
 
 
+def find_cpusets(sys: Path) -> tuple[Hierarchies, Path]:
+    """What is mounted below ``sys``/fs/cgroup, and the root of the hierarchy that has the cpusets.
+
+    Raises:
+        OSError: none has.
+    """
+    hierarchies = Hierarchies.detect(sys)
+    if hierarchies.cpuset is None:
+        raise OSError(f"no cpuset hierarchy below {sys}/fs/cgroup")
+    return hierarchies, hierarchies.cpuset
+
+
+def find_kubepods(root: Path, scope: str) -> str | None:
+    """Path of the kubepods cgroup below the cgroup ``scope``; None if there is none.
+
+    Args:
+        root: a hierarchy's; both paths are relative to it.
+        scope: path of the node's cgroup; "" is the root itself.
+    """
+    paths = (f"{scope}/{candidate}".lstrip("/") for candidate in KUBEPODS_PATHS)
+    return next((path for path in paths if is_directory(_below(root, path))), None)
+
+
 class Cgroup:
     """The readings of one cgroup. It need not exist (yet): what can't be read is None.
 
@@ -157,7 +187,7 @@ class Cgroup:
         )
         while True:
             for name in names:
-                cpus = parse_cpu_list(read_once(_below(root, path, name)))
+                cpus = parse_cpus(read_once(_below(root, path, name)))
                 if cpus:
                     return cpus
             if not path:
@@ -171,8 +201,7 @@ class Cgroup:
             return []
         parent, slash, _ = self.path.rpartition("/")
         try:
-            with os.scandir(_below(root, parent)) as entries:
-                paths = [f"{parent}{slash}{entry.name}" for entry in entries if entry.is_dir()]
+            paths = [f"{parent}{slash}{name}" for name in subdirectories(_below(root, parent))]
         except OSError:
             return []
         return [Cgroup(self._hierarchies, path) for path in paths if path != self.path]
@@ -180,13 +209,7 @@ class Cgroup:
     def find_kubepods(self) -> str | None:
         """Path of the kubepods cgroup below this one, relative to the hierarchies' roots; None if missing."""
         root = self._hierarchies.cpu
-        if root is None:
-            return None
-        for candidate in KUBEPODS_PATHS:
-            path = f"{self.path}/{candidate}".lstrip("/")
-            if is_directory(_below(root, path)):
-                return path
-        return None
+        return None if root is None else find_kubepods(root, self.path)
 
     def close(self) -> None:
         """Give back every descriptor."""

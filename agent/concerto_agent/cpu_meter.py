@@ -9,7 +9,7 @@ from concerto.api.capacity_settings import CpuFormula
 from concerto.capacity import readings
 from concerto.capacity.node_status import Problem
 from concerto_agent.cgroups import Cgroup
-from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_field, parse_pressure
+from concerto_agent.files import KeptFile, parse_cpu_times, parse_cpus, parse_field, parse_pressure
 from concerto_agent.meter import Reading, pressure_name
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pod_usage import PodUsage
@@ -38,7 +38,7 @@ class Cpus:
 
     def look(self) -> None:
         """Read which they are."""
-        before, online = self._cpus, parse_cpu_list(self._online.read()) or frozenset()
+        before, online = self._cpus, parse_cpus(self._online.read()) or frozenset()
         if self._scope is None:
             self._cpus = online
             return

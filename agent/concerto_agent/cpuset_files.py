@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import logging
@@ -15,12 +14,11 @@ from typing import Any
 from concerto.api.cpulist import parse_cpu_list
 from concerto.linux.cpu_manager_state import assigned_sets
 from concerto_agent.cpusets import Cpuset, KubeletRule, PodCgroups, Refusal, Write
-from concerto_agent.files import write_file
+from concerto_agent.files import GONE, subdirectories, write_file
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Inotify
 
 log = logging.getLogger(__name__)
 
-_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
 _WATCHED_FILES = ("cgroup.procs", "cgroup.events", "cpuset.cpus")
 """What changes when a process enters (v1: it is written to; v2: a cgroup comes to life), and when somebody writes."""
 MAX_CGROUPS, MAX_LEVELS = 1000, 32
@@ -55,7 +53,7 @@ class CpusetFiles:
             effective = (parse_cpu_list((directory / f"cpuset.{w}.effective").read_text()) for w in ("cpus", "mems"))
             return Cpuset(cpus, mems, *effective)
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in GONE:
                 return None
             raise
 
@@ -147,7 +145,7 @@ class CpusetFiles:
             try:
                 self._write(self.root / write.path / write.file, write.value + "\n")
             except OSError as error:
-                if error.errno not in _GONE:
+                if error.errno not in GONE:
                     error.filename = f"{write.path}/{write.file} = {write.value}"
                     return error
         return None
@@ -254,8 +252,7 @@ class ContainerWatcher:
 
     def _look_for_containers(self, uid: str, path: str) -> None:
         try:
-            with os.scandir(self._root / path) as entries:
-                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            names = subdirectories(self._root / path)
         except OSError:
             return
         for name in names:

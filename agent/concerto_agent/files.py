@@ -5,12 +5,17 @@ A parser never guesses: a field that is missing or no number gives None, and the
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from functools import lru_cache
 from pathlib import Path
 
+from concerto.api.cpulist import parse_cpu_list
+
 _READ_BYTES = 65536
+GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
+"""Numbers of the errors by which a file's cgroup is known to be gone."""
 
 
 class KeptFile:
@@ -69,6 +74,16 @@ def read_once(path: str) -> bytes | None:
         return file.read()
     finally:
         file.close()
+
+
+def subdirectories(path: Path | str) -> list[str]:
+    """Names of the directories that lie in one, in no order.
+
+    Raises:
+        OSError: it can't be listed.
+    """
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def is_directory(path: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from concerto.api.nodecputopology import CPUPools
+
 
 @dataclass(frozen=True)
 class HeldCPUs:
@@ -19,3 +21,21 @@ class HeldCPUs:
     run_on: frozenset[int] = frozenset()
     exclusive: frozenset[int] = frozenset()
     kubelet_conflicts: tuple[str, ...] = ()
+
+    def pools(
+        self, online: frozenset[int], kubelet_exclusive: frozenset[int], reserved: frozenset[int] = frozenset()
+    ) -> CPUPools:
+        """What the node's online CPUs are used for.
+
+        Args:
+            online: the node's CPUs; what is not online is left out of every pool.
+            kubelet_exclusive: CPUs that kubelet's static CPU manager has given to containers.
+            reserved: CPUs that no pod gets for itself.
+        """
+        return CPUPools(
+            reserved=reserved & online,
+            kubelet_exclusive=kubelet_exclusive & online,
+            allocated=self.run_on & online,
+            kept=(self.exclusive - self.run_on) & online,
+            shared=online - kubelet_exclusive - self.exclusive,
+        )

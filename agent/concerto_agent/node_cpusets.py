@@ -10,7 +10,7 @@ from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey
 from concerto.kube.failpoints import point
 from concerto_agent.bindings import Outcome
-from concerto_agent.cgroups import Hierarchies, container_id
+from concerto_agent.cgroups import container_id, find_cpusets
 from concerto_agent.container_start import NewContainer, StartCpus, choose_start_cpus
 from concerto_agent.cpuset_files import CpusetFiles, find_obstacle, read_rule
 from concerto_agent.cpusets import (
@@ -363,15 +363,13 @@ def open_cpusets(
     Raises:
         OSError: the node has no cpuset hierarchy.
     """
-    hierarchies = Hierarchies.detect(where.sys)
-    if hierarchies.cpuset is None:
-        raise OSError(f"no cpuset hierarchy below {where.sys}/fs/cgroup")
+    hierarchies, root = find_cpusets(where.sys)
     quotas = None
     if limits is not None:
         files = QuotaFiles(where.sys / "fs/cgroup" / _CPU[hierarchies.version], hierarchies.version)
         quotas = PodQuotas(files, limits, kubelet_sets_quotas(settings.kubelet_config))
     return NodeCpusets(
-        CpusetFiles(hierarchies.cpuset, hierarchies.version),
+        CpusetFiles(root, hierarchies.version),
         pods,
         TopologyReader(where).read,
         lambda: read_rule(settings.kubelet_state, settings.kubelet_state.with_name("memory_manager_state")),

@@ -53,12 +53,12 @@ def count_pins(
         online: the node's CPUs; empty where they can't be read.
         plugin: of the container runtime; None: it is not asked.
     """
-    held, kubelets = cpusets.held(), cpusets.kubelet_exclusive
+    pools = cpusets.held().pools(online, cpusets.kubelet_exclusive)
     cpus = {
-        "allocated": len(held.run_on & online),
-        "kept": len((held.exclusive - held.run_on) & online),
-        "kubeletExclusive": len(kubelets & online),
-        "shared": len(online - kubelets - held.exclusive),
+        "allocated": len(pools.allocated),
+        "kept": len(pools.kept),
+        "kubeletExclusive": len(pools.kubelet_exclusive),
+        "shared": len(pools.shared),
     }
     states = Counter(dict.fromkeys(get_args(PinState), 0))
     states.update(_state(cpusets, claim) for claim in claims)

@@ -22,7 +22,7 @@ from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.binding_statuses import BindingStatuses
 from concerto_agent.bindings import Object, build_agent_status, read_claim
-from concerto_agent.cgroups import Hierarchies
+from concerto_agent.cgroups import find_cpusets
 from concerto_agent.cpuset_files import ContainerWatcher
 from concerto_agent.cpuset_writer import CpusetWriter, WriterName
 from concerto_agent.cpusets import Claim, Refusal
@@ -77,10 +77,7 @@ class Pinner:
         self._settings = settings
         self._wall = wall
         self._clock = clock
-        hierarchies = Hierarchies.detect(where.sys)
-        if hierarchies.cpuset is None:
-            raise OSError(f"no cpuset hierarchy below {where.sys}/fs/cgroup")
-        root = hierarchies.cpuset
+        hierarchies, root = find_cpusets(where.sys)
         self._watcher = PodWatcher(root, where.cgroup, self._pod_changed, lambda uid: None)
         self._containers = ContainerWatcher(root, self._look_at, Inotify)
         self._names_in_status = names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from concerto_agent.cgroups import Hierarchies
+from concerto_agent.cgroups import find_cpusets
 from concerto_agent.node_cpusets import open_cpusets
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings, kubelet_unknown
@@ -29,9 +29,7 @@ def release(
     Raises:
         OSError: there is no cpuset hierarchy, or kubelet's state can't be read.
     """
-    root = Hierarchies.detect(where.sys).cpuset
-    if root is None:
-        raise OSError(f"no cpuset hierarchy below {where.sys}/fs/cgroup")
+    _, root = find_cpusets(where.sys)
     watcher = PodWatcher(root, where.cgroup, lambda uid, came: None, lambda uid: None)
     watcher.refresh()
     watcher.close()

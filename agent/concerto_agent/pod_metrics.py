@@ -6,7 +6,6 @@ be read is left out, never written as zero; a pod's containers are those that it
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from concerto.api.timestamps import read_timestamp
 from concerto_agent.cgroups import Cgroup, Hierarchies, container_id
+from concerto_agent.files import subdirectories
 from concerto_agent.pod_census import uids_of
 
 FRESH_SECONDS = 1.0
@@ -104,8 +104,7 @@ class PodMetrics:
         root = self._hierarchies.cpu
         assert root is not None, "pods are watched only where there is a hierarchy to watch"
         try:
-            with os.scandir(root / path) as entries:
-                names = [entry.name for entry in entries if entry.is_dir()]
+            names = subdirectories(root / path)
         except OSError:
             return {}
         return {identity: f"{path}/{name}" for name in names if (identity := container_id(name))}

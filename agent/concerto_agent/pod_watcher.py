@@ -7,15 +7,14 @@ window can only be opened in time from here.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from concerto_agent.cgroups import KUBEPODS_PATHS, container_id, is_qos_directory, pod_uid
+from concerto_agent.cgroups import KUBEPODS_PATHS, container_id, find_kubepods, is_qos_directory, pod_uid
 from concerto_agent.container_exits import ContainerExits
+from concerto_agent.files import GONE, subdirectories
 from concerto_agent.inotify import (
     IN_CREATE,
     IN_DELETE,
@@ -29,8 +28,6 @@ from concerto_agent.inotify import (
 from concerto_agent.pod_census import Containers
 
 log = logging.getLogger(__name__)
-
-_GONE = (errno.ENOENT, errno.ENOTDIR)
 
 _SANDBOX_AND_CONTAINER = 2
 """Cgroups in a pod's that mean that a container of it is there: its sandbox has one of its own, and is there first."""
@@ -126,7 +123,7 @@ class PodWatcher:
             except OSError as error:
                 self._complaint = f"no inotify: {error}"
         watched = self._watch(self._scope)
-        self.kubepods = self._find_kubepods()
+        self.kubepods = find_kubepods(self._root, self._scope)
         present: dict[str, str] = {}
         if self.kubepods is not None:
             watched &= self._scan(self.kubepods, present)
@@ -192,23 +189,18 @@ class PodWatcher:
         try:
             self._directories[self._inotify.watch(self._root / directory)] = directory
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in GONE:
                 return True
             if complain:
                 self._complaint = f"no watch on {directory}: {error}"
             return False
         return True
 
-    def _find_kubepods(self) -> str | None:
-        paths = (f"{self._scope}/{candidate}".lstrip("/") for candidate in KUBEPODS_PATHS)
-        return next((path for path in paths if (self._root / path).is_dir()), None)
-
     def _scan(self, directory: str, present: dict[str, str]) -> bool:
         """Watch, then read, a directory of pods and the QoS directories in it; False if events are missing."""
         watched = self._watch(directory)
         try:
-            with os.scandir(self._root / directory) as entries:
-                names = [entry.name for entry in entries if entry.is_dir()]
+            names = subdirectories(self._root / directory)
         except OSError:
             return watched  # gone since it was found: its end is an event, or the next scan's
         for name in names:
@@ -239,9 +231,8 @@ class PodWatcher:
     def _count_containers(self, uid: str) -> None:
         """Whether containers of the pod have come or gone."""
         try:
-            with os.scandir(self._root / self.pods[uid]) as entries:
-                # conmon is CRI-O's, not the pod's
-                names = {entry.name for entry in entries if entry.is_dir() and "conmon" not in entry.name}
+            # conmon is CRI-O's, not the pod's
+            names = {name for name in subdirectories(self._root / self.pods[uid]) if "conmon" not in name}
         except OSError:
             return  # gone already
         seen = self._seen.setdefault(uid, set())

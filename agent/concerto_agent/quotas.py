@@ -17,9 +17,8 @@ import yaml
 
 from concerto.api.quantities import milli
 from concerto_agent.cgroups import container_id
-from concerto_agent.files import write_file
+from concerto_agent.files import GONE, write_file
 
-_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
 _MIN_QUOTA_US = 1000
 """The kernel takes none below it, and kubelet gives no smaller one."""
 
@@ -137,7 +136,7 @@ class QuotaFiles:
                 quota, period = ((directory / f"cpu.cfs_{what}_us").read_text().strip() for what in ("quota", "period"))
             return Quota(None if quota in ("max", "-1") else int(quota), int(period))
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in GONE:
                 return None
             raise
         except ValueError as error:
@@ -164,7 +163,7 @@ class QuotaFiles:
             for path, quota in quota_writes(now, pod, lifted=lifted, limits=limits).items():
                 self.write(path, quota)
         except OSError as error:
-            return None if error.errno in _GONE else error
+            return None if error.errno in GONE else error
         return None
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from concerto.api.conditions import Condition, merge_conditions, with_progress
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
-from concerto.api.nodecputopology import CPUPools
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector_settings import ONE_OF_MANY
@@ -180,14 +179,7 @@ def build_topology_status(
     generation = obj.get("metadata", {}).get("generation", 1)
     asked = obj.get("spec", {}).get("reservedCPUs")
     reserved = kubelet.reserved if asked is None else parse_cpu_list(asked)
-    exclusive = kubelet.exclusive & online
-    pools = CPUPools(
-        reserved=reserved & online,
-        kubelet_exclusive=exclusive,
-        allocated=held.run_on & online,
-        kept=(held.exclusive - held.run_on) & online,
-        shared=online - exclusive - held.exclusive,
-    )
+    pools = held.pools(online, kubelet.exclusive, reserved)
     return {
         "observedGeneration": generation,
         "observedAt": format_timestamp(now),

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from concerto_agent.agent import allowed_pods, read_cluster_model
-
-
-@pytest.mark.parametrize(("quantity", "pods"), [("110", 110), ("1k", 1000), ("2500", 2500), ("0", 0)])
-def test_how_many_pods_a_node_takes_is_a_quantity(quantity, pods):
-    assert allowed_pods(quantity) == pods
+from concerto_agent.agent import read_cluster_model
 
 
 @pytest.mark.parametrize(

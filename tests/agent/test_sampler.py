@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from concerto.api.capacity_settings import CapacitySettings, Gauge
 from concerto_agent.files import (
     KeptFile,
-    parse_cpu_list,
     parse_cpu_times,
+    parse_cpus,
     parse_field,
     parse_number,
     parse_pressure,
@@ -83,9 +83,9 @@ PARSERS = {
         b"cpu0 1 1 1 1 1 1 1 1\n",
         None,
     ),
-    "a cpu list": (parse_cpu_list, b"0-2,8\n", frozenset({0, 1, 2, 8})),
-    "an empty cpu list": (parse_cpu_list, b"\n", frozenset()),
-    "a broken cpu list": (parse_cpu_list, b"0-x\n", None),
+    "a cpu list": (parse_cpus, b"0-2,8\n", frozenset({0, 1, 2, 8})),
+    "an empty cpu list": (parse_cpus, b"\n", frozenset()),
+    "a broken cpu list": (parse_cpus, b"0-x\n", None),
 }
 
 
@@ -94,14 +94,14 @@ def test_parser(parse, data, expected):
     assert parse(data) == expected
 
 
-@pytest.mark.parametrize("parse", [parse_number, parse_pressure, parse_cpu_times, parse_cpu_list])
+@pytest.mark.parametrize("parse", [parse_number, parse_pressure, parse_cpu_times, parse_cpus])
 def test_parsers_say_nothing_of_a_file_that_is_not_there(parse):
     assert parse(None) is None
 
 
 @given(st.binary(max_size=200))
 def test_parsers_survive_any_bytes(data):
-    for parse in (parse_number, parse_pressure, parse_cpu_times, parse_cpu_list, lambda d: parse_field(d, b"x")):
+    for parse in (parse_number, parse_pressure, parse_cpu_times, parse_cpus, lambda d: parse_field(d, b"x")):
         parse(data)
 
 
