@@ -106,7 +106,7 @@ def find_cpusets(sys: Path) -> tuple[Hierarchies, Path]:
 
 
 def find_kubepods(root: Path, scope: str) -> str | None:
-    """Path of the kubepods cgroup below the cgroup ``scope``; None if there is none.
+    """Path of the kubepods cgroup below the cgroup ``scope``; None where it is missing.
 
     Args:
         root: a hierarchy's; both paths are relative to it.
