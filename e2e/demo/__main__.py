@@ -23,13 +23,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from e2e.demo.job import burn_here
 from e2e.demo.trace import Trace, note
 from e2e.testbed.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.testbed.clusters.local import stop_left
 from e2e.testbed.clusters.process import stop_pid
 from e2e.testbed.pod_cpu import PodCpu
 from e2e.testbed.recorder import Recorder
-from e2e.testbed.system import REPOSITORY, SAMPLES, System, can_run_real_nodes, hollow_system, install, real_system
+from e2e.testbed.system import REPOSITORY, System, can_run_real_nodes, hollow_system, install, real_system
 
 KEEP = bool(os.environ.get("KEEP"))
 STATE = Path(tempfile.gettempdir()) / "concerto-demo.json"
@@ -189,6 +190,7 @@ def demo() -> int:
         console.print(f"a demo is still running ({STATE}): `make demo-down` ends it")
         return 1
     with ExitStack() as stack:
+        job = burn_here()  # measured before anything else runs
         work_dir = Path(tempfile.mkdtemp(prefix="concerto-cluster-")) if KEEP else None
         control_plane = LocalControlPlane(find_binaries(say), work_dir=work_dir, outlives_us=KEEP)
         say("control plane: etcd, kube-apiserver, kube-controller-manager (5 s)")
@@ -205,7 +207,7 @@ def demo() -> int:
         say("manifests/samples: a Job of 60 CPU-burning pods without requests (about 1-3 min)")
         pod_cpu = PodCpu(list(system.real)) if system.real else None
         before = pod_cpu.seconds() if pod_cpu else 0.0
-        control_plane.kubectl("apply", "-f", str(SAMPLES / "burn.yaml"))
+        control_plane.apply(job)
         took, trace = watch_job(system)
         if pod_cpu is not None:
             note(trace, pod_cpu.seconds() - before, 60, took)

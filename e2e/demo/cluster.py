@@ -12,12 +12,13 @@ from pathlib import Path
 from rich.text import Text
 
 from e2e.demo.__main__ import KEEP, STATE, conclude, console, say, show, watch_job
+from e2e.demo.job import burn_here
 from e2e.image.build import CannotBuild, cached
 from e2e.testbed import metrics_server
 from e2e.testbed.clusters import LocalControlPlane, Unusable, find_binaries
 from e2e.testbed.incluster import NAMESPACE, installed_system
 from e2e.testbed.recorder import Recorder
-from e2e.testbed.system import SAMPLES, System, can_run_real_nodes
+from e2e.testbed.system import System, can_run_real_nodes
 from e2e.testbed.waiting import eventually
 
 
@@ -46,6 +47,7 @@ def demo() -> int:
         return 1
     with ExitStack() as stack:
         images = cached(say)
+        job = burn_here()  # measured before anything else runs
         work_dir = Path(tempfile.mkdtemp(prefix="concerto-cluster-")) if KEEP else None
         control_plane = LocalControlPlane(find_binaries(say), work_dir=work_dir, scheduler=True, outlives_us=KEEP)
         possible, reason = can_run_real_nodes(control_plane)
@@ -58,7 +60,7 @@ def demo() -> int:
         typed(system, "get", "pods", "-n", NAMESPACE, "-o", "wide")
         recorder = stack.enter_context(Recorder(str(control_plane.kubeconfig)))
         say("manifests/samples: a Job of 60 CPU-burning pods without requests (about 1-3 min)")
-        control_plane.kubectl("apply", "-f", str(SAMPLES / "burn.yaml"))
+        control_plane.apply(job)
         took, _ = watch_job(system)
         show(system)
         typed(system, "describe", "lease", "concerto-operator", "-n", NAMESPACE)

@@ -24,11 +24,11 @@ from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.recorder import Recorder
 from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import JobSpec
+from e2e.demo.job import SAMPLE
 from e2e.testbed import REPOSITORY
 
 TRACE = REPOSITORY / "build" / "demo-trace.json"
 PICTURE = REPOSITORY / "build" / "demo-pods-per-node.png"
-SAMPLE = REPOSITORY / "manifests" / "samples" / "burn.yaml"
 
 
 @dataclass

@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e.demo import __main__ as demo
+from e2e.demo.job import ORDINARY_STEPS_PER_SECOND, SAMPLE, burn
+from e2e.demo.trace import wait_seconds
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +47,15 @@ def test_demo_down_does_not_trust_a_file_of_somebody_else(state):
     os.chown(state, 65534, 65534)
     assert demo.down() == 1
     assert Path("/").exists()
+
+
+def test_pods_take_a_third_of_the_steps_where_a_step_takes_three_times_as_long():
+    job = yaml.safe_load(SAMPLE.read_text())
+    assert burn(ORDINARY_STEPS_PER_SECOND) == burn(3 * ORDINARY_STEPS_PER_SECOND) == job
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    container["command"][-1] = "sleep 2; i=0; while [ $i -lt 666667 ]; do i=$((i+1)); done"
+    assert burn(ORDINARY_STEPS_PER_SECOND / 3) == job
+    assert wait_seconds() == 2.0
 
 
 def test_an_interruption_is_reported_in_a_line(monkeypatch, capsys):
