@@ -8,15 +8,12 @@ from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.operator import CONTROLLERS
 from concerto.controllers.wiring import OperatorSettings
 from concerto.kube.lease import LeaseSettings
+from support.crd_schemas import documents
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 BASE = MANIFESTS / "base"
 FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if path.name != "kustomization.yaml")
 KUSTOMIZATIONS = sorted([*MANIFESTS.rglob("kustomization.yaml"), MANIFESTS.parent / "crds" / "kustomization.yaml"])
-
-
-def documents(path):
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
 
 
 def objects():

@@ -15,6 +15,8 @@ from concerto.api.timestamps import parse_timestamp
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FORMATS = FormatChecker(formats=())
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""A tenth of the time, where PyYAML has it."""
 
 
 @FORMATS.checks("date-time", raises=ValueError)
@@ -24,7 +26,7 @@ def _is_time(value: object) -> bool:
 
 def documents(path: Path) -> list[dict[str, Any]]:
     """The objects of a YAML file."""
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    return [document for document in yaml.load_all(path.read_text(), YAML_LOADER) if document]
 
 
 CRDS: dict[str, dict[str, Any]] = {
