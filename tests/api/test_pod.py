@@ -9,6 +9,7 @@ from concerto.api.node import Taint
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import HostPort, Tolerations
 from concerto.api.pod_trimming import trim_pod
+from concerto.api.pod_volumes import NO_VOLUMES
 from support.daemon_sets import daemon_affinity, owner
 
 MI = 2**20
@@ -496,6 +497,24 @@ def test_constraints_that_are_too_large_are_not_evaluated_and_requests_are_still
     again = view({"tolerations": tolerations, "containers": [container({"cpu": "2"})]})
     other = view({"tolerations": tolerations[1:], "containers": [container({"cpu": "2"})]})
     assert again.shape == pod.shape != other.shape
+
+
+MANY_VOLUMES = {
+    "many": [{"name": f"v{i}", "iscsi": {"iqn": f"q{i}", "lun": 0}} for i in range(2000)],
+    "a large one": [{"name": "v", "rbd": {"image": "i", "monitors": [f"m{i}" for i in range(20_000)]}}],
+}
+
+
+@pytest.mark.parametrize("volumes", MANY_VOLUMES.values(), ids=MANY_VOLUMES)
+def test_a_pod_with_too_many_volumes_is_held_without_them_and_refused(volumes):
+    trimmed = trim_pod(raw({"volumes": volumes}))
+    assert len(json.dumps(trimmed)) < 1500
+    pod = PodView.from_raw(trimmed)
+    assert (pod.volumes, pod.images) == (NO_VOLUMES, view({}).images)
+    assert pod.shape.unsupported == ("claims and disks of more than 64 KiB",)
+    some = trim_pod(raw({"volumes": MANY_VOLUMES["many"][:500]}))
+    assert len(PodView.from_raw(some).volumes.disks) == 500
+    assert PodView.from_raw(some).shape.unsupported == ()
 
 
 PREEMPTION = {"status": "True", "reason": "PreemptionByScheduler"}

@@ -102,6 +102,8 @@ PODS = {
     "pending, and started": changed("status", containerStatuses=[REPORTED], initContainerStatuses=[{"name": "i"}]),
     "volumes of which nothing is read": changed("spec", volumes=[TOKEN]),
     "volumes of several sorts": changed("spec", volumes=[TOKEN, CLAIM, {"name": "d", "rbd": {"image": "i"}}]),
+    "too many volumes": changed("spec", volumes=[CLAIM | {"name": f"v{n}"} for n in range(2000)]),
+    "many volumes": changed("spec", volumes=[CLAIM | {"name": f"v{n}"} for n in range(500)]),
     "a volume that is nothing": changed("spec", volumes=[{"name": "data", "persistentVolumeClaim": None}]),
     "being deleted": changed("metadata", deletionTimestamp="2026-03-01T12:00:00Z", deletionGracePeriodSeconds=30),
     "a generated name": changed("metadata", generateName="web-"),

@@ -223,5 +223,5 @@ DISKS = {
 
 @pytest.mark.parametrize(("one", "other", "conflict"), DISKS.values(), ids=DISKS)
 def test_disks_conflict(one, other, conflict):
-    assert disk_of(one).conflicts(disk_of(other)) is conflict
-    assert disk_of(other).conflicts(disk_of(one)) is conflict
+    a, b = disk_of(one), disk_of(other)
+    assert (bool({*a.places} & {*b.places}) and (a.exclusive or b.exclusive)) is conflict

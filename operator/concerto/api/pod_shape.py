@@ -34,6 +34,8 @@ from concerto.api.pod_requests import (
     pod_level_limits,
     pod_level_requests,
 )
+from concerto.api.pod_volumes import MAX_BYTES as MAX_VOLUME_BYTES
+from concerto.api.pod_volumes import are_left_out
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm
 
 Raw = Mapping[str, Any]
@@ -44,6 +46,7 @@ MAX_CACHED_BYTES = 2**20
 """Size of the shapes that are kept although no pod has them any more; in memory they take some 13 times as much."""
 
 _MAX_CONTAINERS = 100
+_MANY_VOLUMES = f"claims and disks of more than {MAX_VOLUME_BYTES // 1024} KiB"
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -166,6 +169,7 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
         spec.get("affinity"),
         spec.get("topologySpreadConstraints"),
         bool(spec.get("resourceClaims")),
+        are_left_out(spec.get("volumes")),
         "workloadRef" in spec,
         "schedulingGroup" in spec and not pod_group_of(spec),
         _node_features(spec),
@@ -192,7 +196,7 @@ def pod_group_of(spec: Raw) -> str:
 def _decode(key: bytes) -> PodShape:
     """The shape of these marshalled parts."""
     parts = marshal.loads(key)
-    containers, inits, overhead, pod, tolerations, selector, affinity, spread, devices, *gang, features = parts
+    containers, inits, overhead, pod, tolerations, selector, affinity, spread, *others, features = parts
     resources = PodResources(
         [own or {} for _, own, _ in containers],
         [(own or {}, restart == "Always") for _, own, _, restart in inits],
@@ -213,9 +217,7 @@ def _decode(key: bytes) -> PodShape:
     constraints = [(c.get("whenUnsatisfiable"), SpreadConstraint.from_raw(c)) for c in spread or ()]
     unsupported = (
         (f"scheduling constraints of more than {MAX_BYTES // 1024} KiB", too_large),
-        ("resource claims", devices),
-        ("workload reference", gang[0]),
-        ("scheduling group", gang[1]),
+        *zip(("resource claims", _MANY_VOLUMES, "workload reference", "scheduling group"), others),
     )
     return PodShape(
         key=blake2b(key, digest_size=32).digest() if too_large else key,

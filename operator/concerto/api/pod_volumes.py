@@ -9,11 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from concerto.api.volume_migration import MIGRATED_SOURCES, VolumeID, migrated_volume
 
 Raw = Mapping[str, Any]
-DiskKey = tuple[str, tuple[str, ...]]
-"""Kind and name of a disk."""
+DiskPlace = tuple[str, ...]
+"""Kind and name of a disk, and one of its monitors if it has any."""
+
+MAX_BYTES = 64 * 1024
+"""Size of a pod's claims, disks and images of volumes beyond which it is refused: anybody may write 1.5 MiB of them."""
 
 _KEPT = {
     "persistentVolumeClaim": ("claimName",),
@@ -29,6 +34,8 @@ _KEPT = {
 }
 SOURCES = tuple(_KEPT)
 """Fields of a volume, each of another sort, of which something is read."""
+_LEFT_OUT: dict[str, Any] = {"name": "", "leftOut": {}}
+"""What is kept of the volumes of a pod that has too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +70,18 @@ class Disk:
     read_only: bool = False
 
     @property
-    def key(self) -> DiskKey:
-        """Only disks with the same key can conflict."""
-        return self.kind, self.name
+    def places(self) -> tuple[DiskPlace, ...]:
+        """One node can't have two disks that share one of these, unless neither is exclusive.
 
-    def conflicts(self, other: Disk) -> bool:
-        """Whether one node can't have both. Source: kube-scheduler's VolumeRestrictions."""
-        if self.key != other.key:
-            return False
-        if self.monitors and not set(self.monitors) & set(other.monitors):
-            return False
-        return not (self.shareable and self.read_only and other.read_only)
+        Source: kube-scheduler's VolumeRestrictions.
+        """
+        place = (self.kind, *self.name)
+        return tuple((*place, monitor) for monitor in self.monitors) if self.monitors else (place,)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it conflicts with each other mount of the disk, and not only with those that are exclusive."""
+        return not (self.shareable and self.read_only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +144,13 @@ def _disk(volume: Raw) -> Disk | None:
     return None
 
 
+def are_left_out(volumes: list[Raw] | None) -> bool:
+    """Whether the pod has more volumes than are evaluated, so that ``trim_volumes`` has left them out."""
+    return volumes is not None and _LEFT_OUT in volumes[:1]
+
+
 def trim_volumes(volumes: list[Raw] | None) -> list[dict[str, Any]]:
-    """The part of ``spec.volumes`` that ``pod_volumes`` and ``pod.images_of`` read."""
+    """The part of ``spec.volumes`` that ``pod_volumes`` and ``pod.images_of`` read; none of it if it is too large."""
     trimmed = []
     for volume in volumes or ():
         found = {
@@ -147,4 +160,4 @@ def trim_volumes(volumes: list[Raw] | None) -> list[dict[str, Any]]:
         }
         if found:
             trimmed.append({"name": volume["name"], **found})
-    return trimmed
+    return [dict(_LEFT_OUT)] if trimmed and len(orjson.dumps(trimmed)) > MAX_BYTES else trimmed

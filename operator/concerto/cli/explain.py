@@ -21,6 +21,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
+from concerto.api.pod_trimming import trim_pod
 from concerto.api.pod_volumes import NO_VOLUMES
 from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.podreservation import Reservation
@@ -120,7 +121,7 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
         nodes, pods, capacities, reservations, profiles, topologies, bindings, budgets, namespaces = items
         try:
-            pod = PodView.from_raw(raw)
+            pod = PodView.from_raw(trim_pod(raw))
         except Exception as error:
             raise LookupError(f"pod {namespace}/{name} cannot be read: {type(error).__name__}: {error}") from error
         now, left_out = time.time(), list[str]()
@@ -239,7 +240,7 @@ def build_snapshot(
         cluster.namespaces.set(raw["metadata"]["name"], raw["metadata"].get("labels") or {})
     standing = [raw for raw in reservations if "podSelector" in (raw.get("spec") or {})]
     put_all("Node", nodes, lambda raw: cluster.set_node(NodeView.from_raw(raw)), problems)
-    put_all("Pod", pods, lambda raw: cluster.set_pod(PodView.from_raw(raw), now), problems)
+    put_all("Pod", pods, lambda raw: cluster.set_pod(PodView.from_raw(trim_pod(raw)), now), problems)
     put_all("NodeCapacity", capacities, lambda raw: cluster.set_capacity(NodeCapacity.from_raw(raw), now), problems)
     put_all("PodReservation", standing, lambda raw: cluster.set_reservation(Reservation.from_raw(raw)), problems)
     put_all("NodeCPUTopology", topologies, lambda raw: cluster.set_topology(NodeCPUTopology.from_raw(raw)), problems)

@@ -66,18 +66,34 @@ def test_pods_that_come_and_go_are_counted():
     assert plugin.add_pod(state, pod("c"), 0).tolist() == []
 
 
-def with_disks(name, count):
-    volumes = [{"name": f"d{i}", "iscsi": {"iqn": f"{name}-{i}", "targetPortal": "p", "lun": 0}} for i in range(count)]
-    return pod(name, volumes=volumes)
+def iscsi(name, number):
+    return {"iscsi": {"iqn": name, "targetPortal": "p", "lun": number}}
 
 
-def test_two_pods_with_many_disks_are_compared_disk_by_disk_and_not_each_with_each():
-    plugin, cluster = VolumeRestrictions(), cluster_state(NODES)
+def rbd(name, number):
+    return {"rbd": {"image": name, "monitors": [f"m{number}"]}}
+
+
+MANY_DISKS = {
+    "a name each": lambda owner, i: iscsi(f"{owner}-{i}", 0),
+    "all of the same name": lambda owner, i: iscsi("q", i),
+    "all of the same name, by different monitors": lambda owner, i: rbd("i", f"{owner}{i}"),
+    "all of the same name, by the same monitors": lambda owner, i: rbd("i", i),
+}
+
+
+@pytest.mark.parametrize("disk_of", MANY_DISKS.values(), ids=MANY_DISKS)
+def test_two_pods_with_many_disks_are_compared_disk_by_disk_and_not_each_with_each(disk_of):
+    plugin = VolumeRestrictions()
+
+    def with_disks(name, count, **over):
+        return pod(name, volumes=[{"name": f"d{i}", **disk_of(name, i)} for i in range(count)], **over)
 
     def steps(count):
-        state = plugin.prepare(query(cluster, with_disks("new", count)))
-        other = with_disks("other", count)
-        return steps_of(lambda: plugin.add_pod(state, other, 0))
+        cluster = cluster_state(NODES, [with_disks("there", count, nodeName="n2")])
+        asks, other = query(cluster, with_disks("new", count)), with_disks("other", count)
+        state = plugin.prepare(asks)
+        return steps_of(lambda: (plugin.prepare(asks), plugin.add_pod(state, other, 0)))
 
     assert steps(80) < 5 * steps(20)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-
-import numpy as np
+from collections.abc import Mapping
 
 from concerto.api.pod import PodView
-from concerto.api.pod_volumes import Disk, DiskKey
+from concerto.api.pod_volumes import DiskPlace
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.state.columns import Bools, Ints
+from concerto.scheduling.state.columns import Bools
 from concerto.scheduling.state.counters import add_count_of
+
+_NONE: Mapping[int, int] = {}
 
 
 class ClaimUsers:
@@ -19,7 +20,7 @@ class ClaimUsers:
     def __init__(self) -> None:
         self._claims: dict[ClaimKey, Counter[int]] = {}
         self._named: dict[ClaimKey, Counter[int]] = {}  # without the claims of ephemeral volumes
-        self._disks: dict[DiskKey, dict[Disk, Counter[int]]] = {}
+        self._disks: dict[tuple[DiskPlace, bool], Counter[int]] = {}  # by place and whether it is exclusive
 
     def rows_of(self, claim: ClaimKey) -> tuple[int, ...]:
         """The rows with a pod that uses the claim, once for each such pod."""
@@ -33,11 +34,9 @@ class ClaimUsers:
         """How many pods name the claim in their volumes, on the rows that are counted."""
         return sum(number for row, number in self._named.get(claim, Counter()).items() if counted[row])
 
-    def rows_in_conflict(self, disk: Disk) -> Ints:
-        """The rows with a pod whose disk a node cannot have beside this one."""
-        others = self._disks.get(disk.key, {})
-        rows = [row for other, users in others.items() if disk.conflicts(other) for row in users.elements()]
-        return np.array(rows, dtype=np.int64)
+    def disks_at(self, place: DiskPlace, *, exclusive: bool) -> Mapping[int, int]:
+        """How many disks of pods share the place, exclusive or not, by row."""
+        return self._disks.get((place, exclusive), _NONE)
 
     def add_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are in use on the row."""
@@ -46,8 +45,7 @@ class ClaimUsers:
             add_count_of(self._claims, key, row, 1)
             if not claim.ephemeral:
                 add_count_of(self._named, key, row, 1)
-        for disk in pod.volumes.disks:
-            add_count_of(self._disks.setdefault(disk.key, {}), disk, row, 1)
+        self._count_disks(pod, row, 1)
 
     def remove_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are no longer in use on the row."""
@@ -56,8 +54,9 @@ class ClaimUsers:
             add_count_of(self._claims, key, row, -1)
             if not claim.ephemeral:
                 add_count_of(self._named, key, row, -1)
+        self._count_disks(pod, row, -1)
+
+    def _count_disks(self, pod: PodView, row: int, sign: int) -> None:
         for disk in pod.volumes.disks:
-            alike = self._disks[disk.key]
-            add_count_of(alike, disk, row, -1)
-            if not alike:
-                del self._disks[disk.key]
+            for place in disk.places:
+                add_count_of(self._disks, (place, disk.exclusive), row, sign)

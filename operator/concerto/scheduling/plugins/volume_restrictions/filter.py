@@ -5,17 +5,18 @@ Source: kube-scheduler's plugin of that name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.api.pod_volumes import Disk, DiskKey
+from concerto.api.pod_volumes import DiskPlace
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.claim_users import ClaimUsers
 from concerto.scheduling.state.columns import Codes, Ints, Rows
 from concerto.scheduling.state.volumes import VolumeIndex
 
@@ -27,14 +28,15 @@ class _State:
     """What other pods have of the pod's disks and claims.
 
     Attributes:
-        disks: the pod's, by what identifies them: two pods may have a thousand each.
+        disks: places of the pod's disks, and whether one of them is exclusive there: two pods may have a thousand each,
+            all at the same place.
         conflicts: by row, disks of pods there that the node cannot have beside the pod's.
         claims: the pod's claims that only one pod may use.
         users: how many other pods use each of them, summed; pods whose Node is gone are not counted.
         refusal: why the pod can go nowhere; empty if it can.
     """
 
-    disks: Mapping[DiskKey, list[Disk]]
+    disks: Mapping[DiskPlace, bool]
     conflicts: Ints
     claims: frozenset[ClaimKey]
     users: int
@@ -59,15 +61,17 @@ class VolumeRestrictions(CountsPods, FilterDefaults):
         if not (pod.volumes.claims or pod.volumes.disks):
             return None
         conflicts: Ints = np.zeros(query.cluster.size, dtype=np.int64)
+        disks: dict[DiskPlace, bool] = {}
         for disk in pod.volumes.disks:
-            np.add.at(conflicts, volumes.use.users.rows_in_conflict(disk), 1)
+            for place in disk.places:
+                disks[place] = disks.get(place, False) or disk.exclusive
+        for place, exclusive in disks.items():
+            for row, number in _in_conflict(volumes.use.users, place, exclusive):
+                conflicts[row] += number
         claims, missing = _for_one_pod(volumes, pod)
         if not missing and not claims and not pod.volumes.disks:
             return None
         refusal = f'persistentvolumeclaim "{missing}" not found' if missing else ""
-        disks: dict[DiskKey, list[Disk]] = {}
-        for disk in pod.volumes.disks:
-            disks.setdefault(disk.key, []).append(disk)
         exists = query.cluster.nodes.exists
         users = sum(volumes.use.users.number_of_pods(claim, exists) for claim in claims)
         return _State(disks, conflicts, claims, users, refusal)
@@ -83,7 +87,12 @@ class VolumeRestrictions(CountsPods, FilterDefaults):
 
     def count_pod(self, state: _State, pod: PodView, row: int, sign: int) -> Ints:
         """The other pod's disks count on the row, its claims everywhere."""
-        disks = sum(own.conflicts(other) for other in pod.volumes.disks for own in state.disks.get(other.key, ()))
+        disks = sum(
+            state.disks[place] or disk.exclusive
+            for disk in pod.volumes.disks
+            for place in disk.places
+            if place in state.disks
+        )
         claims = sum(
             not used.ephemeral and ClaimKey(pod.namespace, used.name) in state.claims for used in pod.volumes.claims
         )
@@ -92,6 +101,13 @@ class VolumeRestrictions(CountsPods, FilterDefaults):
         if claims:
             return np.arange(len(state.conflicts))
         return np.array([row]) if disks else NO_ROWS
+
+
+def _in_conflict(users: ClaimUsers, place: DiskPlace, exclusive: bool) -> Iterator[tuple[int, int]]:
+    """Rows with disks that a node cannot have beside one at that place, and how many."""
+    yield from users.disks_at(place, exclusive=True).items()
+    if exclusive:
+        yield from users.disks_at(place, exclusive=False).items()
 
 
 def _for_one_pod(volumes: VolumeIndex, pod: PodView) -> tuple[frozenset[ClaimKey], str]:
