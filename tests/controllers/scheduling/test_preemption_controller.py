@@ -240,6 +240,54 @@ async def test_a_pod_that_a_node_took_before_its_turn_is_not_nominated():
         assert it.server.seen == []
 
 
+class Nominated:
+    """The nomination of one pod, as the API server stores it; the first write of one for ``node`` fails or is late."""
+
+    def __init__(self, node, begins):
+        self.node, self.begins, self.stored = node, begins, ["a"]
+
+    async def __call__(self, request):
+        if request.method == "GET":
+            found = {"metadata": {"uid": "uid-asks"}, "spec": {}, "status": {"nominatedNodeName": self.stored[-1]}}
+            return await says(200, found)(request)
+        node = (await request.json())["status"].get("nominatedNodeName") or ""
+        if node == self.node and (begins := self.begins) is not None:
+            self.begins = None
+            return await begins(self, request)
+        self.stored.append(node)
+        return await OK(request)
+
+
+async def fails_at_first(nominated, request):
+    return await refuses(500, "InternalError")(request)
+
+
+async def is_late(nominated, request):
+    await asyncio.sleep(0.2)
+    return await nominated(request)
+
+
+@pytest.mark.parametrize("begins", [fails_at_first, is_late])
+@pytest.mark.parametrize(("first", "then"), [("", "b"), ("a", "b"), ("a", ""), ("b", "a")])
+async def test_of_two_writes_of_a_nomination_the_later_one_is_what_is_stored(first, then, begins):
+    nominated = Nominated(first, begins)
+    async with preempting(nominated) as it:
+        it.see("asks", **HIGH, status={"nominatedNodeName": "a"})
+        asks, writes = it.made.parts.pending._pods["uid-asks"], it.controller._writes
+
+        def write(node):
+            if not node:
+                return writes.withdraw(asks)
+            it.cluster.nominations.nominate(asks, node)
+            return writes.nominate(asks, node)
+
+        earlier = asyncio.create_task(write(first))
+        await it.server.asked(1)
+        await write(then)
+        await asyncio.gather(earlier, return_exceptions=True)
+        assert nominated.stored[-1] == then
+
+
 async def test_events_wait_and_cycles_are_farther_apart_while_many_preemptions_go_on():
     release = asyncio.Event()
 

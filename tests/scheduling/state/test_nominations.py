@@ -101,3 +101,45 @@ def test_what_the_api_server_showed_before_does_not_undo_what_was_decided_since(
     known.set_pod(nominated("p", node="b"))
     assert known.set_pod(nominated("p", node="c")) == FREED
     assert taken(known, 0) == {"c": ["p"]}
+
+
+def test_a_nomination_that_is_being_removed_is_not_back_while_the_api_server_still_shows_it():
+    known = nominations()
+    known.set_pod(nominated("p"))
+    assert known.remove("uid-p") == FREED
+    assert known.set_pod(nominated("p")) is Change.NOTHING
+    assert not known
+    assert known.set_pod(nominated("p", node="")) is Change.NOTHING
+    known.set_pod(nominated("p"))  # by somebody else
+    assert taken(known, 0) == {"a": ["p"]}
+
+
+@pytest.mark.parametrize("shown", [[""], ["a", "", "b"], ["a", "b"]])
+def test_a_later_nomination_holds_while_the_earlier_one_is_being_removed(shown):
+    known = nominations()
+    known.set_pod(nominated("p"))
+    known.remove("uid-p")
+    known.nominate(nominated("p"), "b")
+    for node in shown:
+        assert known.set_pod(nominated("p", node=node)) is Change.NOTHING
+        assert taken(known, 0) == {"b": ["p"]}
+    known.withdraw("uid-p")
+    assert not known
+
+
+def test_a_nomination_that_the_api_server_does_not_remove_holds_on():
+    known = nominations()
+    known.set_pod(nominated("p"))
+    known.remove("uid-p")
+    known.not_removed("uid-p")
+    known.set_pod(nominated("p"))
+    assert taken(known, 0) == {"a": ["p"]}
+
+
+def test_nothing_is_kept_of_removals_for_pods_that_are_gone():
+    known = nominations()
+    known.remove("uid-p")
+    known.set_pod(nominated("q"))
+    known.remove("uid-q")
+    known.withdraw("uid-q")
+    assert not known._being_removed

@@ -6,9 +6,12 @@ is kept for: the next leader reads the nomination, and finishes what was begun.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from concerto.api.pod import PREEMPTED, PodView
 from concerto.controllers.runtime.clock import wall_timestamp
@@ -70,6 +73,15 @@ class EvictionPlaces:
         self.preemptions = FairPlaces(settings.max_at_a_time, slow_seconds=slow)
         self.nominations = FairPlaces(settings.max_concurrent, slow_seconds=slow)
         self.evictions = FairPlaces(settings.max_concurrent, slow_seconds=slow)
+        self._nominations_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by UID
+
+    @asynccontextmanager
+    async def nomination(self, pod: PodView) -> AsyncIterator[None]:
+        """Held by a write of the pod's nomination: one that is repeated must not undo a later one."""
+        if (lock := self._nominations_of.get(pod.uid)) is None:
+            lock = self._nominations_of[pod.uid] = asyncio.Lock()
+        async with lock, self.nominations.place(pod.namespace):
+            yield
 
     def are_slow(self, namespaces: Iterable[str]) -> bool:
         """Whether writes of one of the namespaces last for long, as an admission webhook keeps them."""
@@ -150,7 +162,7 @@ class PodWriter:
         status: Object = {"nominatedNodeName": node or None}
         if conditions:
             status["conditions"] = list(conditions)
-        async with self._places.nominations.place(pod.namespace):
+        async with self._places.nomination(pod):
             return await self._write_status(
                 "nomination", pod, status, lambda found: _is_nominated(found, node), is_needed
             )

@@ -12,7 +12,7 @@ from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_load import BindingLoad
 from concerto.controllers.scheduling.event_notes import pod_subject
-from concerto.controllers.scheduling.eviction import PodWriter, may_be_due_to
+from concerto.controllers.scheduling.eviction import NotNeeded, PodWriter, may_be_due_to
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
@@ -77,20 +77,26 @@ class PreemptionWrites:
 
         Raises:
             KubeError: the API server refuses it.
-            NotNeeded: the pod is on a node, where this condition would be wrong.
+            NotNeeded: the pod is on a node, where this condition would be wrong, or its nomination has been withdrawn.
         """
-        conditions = self._reporter.conditions_beside_nomination(pod.uid)
-        return await self._writer.nominate(pod, node, conditions, lambda: self._is_without_node(pod.uid))
+        conditions, node_of = self._reporter.conditions_beside_nomination(pod.uid), self._cluster.nominations.node_of
+        return await self._writer.nominate(
+            pod, node, conditions, lambda: self._is_without_node(pod.uid) and node_of(pod.uid) == node
+        )
 
     def _is_without_node(self, uid: str) -> bool:
         return uid in self._pending and not self._cluster.is_placed(uid)
 
     async def withdraw(self, pod: PodView) -> None:
-        """Remove the pod's nomination."""
-        self._pending.requeue(self._cluster.nominations.withdraw(pod.uid))
+        """Remove the pod's nomination, unless it is nominated for another node meanwhile."""
+        node_of = self._cluster.nominations.node_of
+        self._pending.requeue(self._cluster.nominations.remove(pod.uid))
         try:
-            await self._writer.nominate(pod, "")
+            await self._writer.nominate(pod, "", is_needed=lambda: not node_of(pod.uid))
+        except NotNeeded:
+            return
         except KubeError as error:
+            self._cluster.nominations.not_removed(pod.uid)
             logger.info("%s: its nomination is not removed: %s", pod.key, error)
 
     async def evict(self, evictions: Sequence[Eviction], is_needed: Callable[[], bool]) -> None:

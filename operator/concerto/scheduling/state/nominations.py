@@ -29,6 +29,7 @@ class Nominations:
         self._pods: dict[str, PodView] = {}  # by UID
         self._node_of: dict[str, str] = {}
         self._on: dict[str, dict[str, PodView]] = {}  # the same pods by node and UID
+        self._being_removed: dict[str, frozenset[str]] = {}  # nodes, by UID, that the API server may still show
 
     def __bool__(self) -> bool:
         """Whether any pod is nominated."""
@@ -82,6 +83,13 @@ class Nominations:
         if pod.node_name or pod.deleting or pod.terminal:
             return self.withdraw(pod.uid)
         before, node = self._pods.get(pod.uid), pod.nominated_node
+        if (removed := self._being_removed.get(pod.uid)) is not None:
+            if node not in removed:
+                del self._being_removed[pod.uid]
+            if not node or node in removed:
+                if before is not None:  # it was nominated again meanwhile
+                    self._keep(pod, self._node_of[pod.uid])
+                return Change.NOTHING
         if not node and (before is None or before.nominated_node):
             return self.withdraw(pod.uid)
         is_news = bool(node) and (before is None or node != before.nominated_node)
@@ -93,8 +101,21 @@ class Nominations:
         """Room is about to be made for the pod on the node."""
         self._keep(pod, node)
 
+    def remove(self, uid: str) -> Change:
+        """As `withdraw`; the API server shows the nomination until what is written now has been seen."""
+        pod, node = self._pods.get(uid), self.node_of(uid)
+        change = self.withdraw(uid)
+        if pod is not None:
+            self._being_removed[uid] = frozenset((node, pod.nominated_node)) - {""}
+        return change
+
+    def not_removed(self, uid: str) -> None:
+        """The API server did not take the removal: what it shows holds."""
+        self._being_removed.pop(uid, None)
+
     def withdraw(self, uid: str) -> Change:
         """The pod needs no room any more, or not there; returns what may be possible if it had a nomination."""
+        self._being_removed.pop(uid, None)
         pod = self._pods.pop(uid, None)
         if pod is None:
             return Change.NOTHING
