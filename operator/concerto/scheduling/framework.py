@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -50,6 +50,7 @@ class Query:
         cost: what such a pod costs, by what was measured of its kind; None while nothing is measured of any kind.
         starts_together: whether it starts together with the other pods of its gang, so that nodes can't start them one
             after the other at their pace.
+        found: what a filter has found out, for the score of the same name that is prepared next.
     """
 
     pod: PodView
@@ -63,6 +64,7 @@ class Query:
     ignores_size: bool = False
     cost: Cost | None = None
     starts_together: bool = False
+    found: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def any_measured(self) -> bool:

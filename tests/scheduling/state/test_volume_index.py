@@ -3,13 +3,18 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from concerto.api.podreservation import Assignment
+from concerto.api.selectors import LabelSelector, NodeSelectorTerm, Requirement
 from concerto.api.volumes import NO_BINDINGS, ClaimKey, VolumeBindings
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.labels import LabelColumn
 from support.scheduling_builders import NOW, cluster_state, node, pod
 from support.step_counts import steps_of
 from support.volume_builders import (
+    HOSTNAME,
     attachment,
     claim,
     csi_capacity,
@@ -261,3 +266,54 @@ def test_what_was_found_by_labels_of_nodes_holds_while_they_stay():
     assert found()[0] is reached and found()[1] is room, "a kubelet's news changes neither"
     cluster.set_node(node("n2", labels={"zone": "a"}))
     assert len(found()[0]) == 2 and found()[1].min() == 2**31
+
+
+def test_room_and_volumes_of_single_nodes_are_found_without_a_look_at_all_nodes(monkeypatch):
+    looked_at, matching = [], LabelColumn.matching
+    monkeypatch.setattr(
+        LabelColumn, "matching", lambda *of: (looked_at.append(len(of[0].codes[of[2]])), matching(*of))[1]
+    )
+    names = [f"n{i}" for i in range(30)]
+    storage = [csi_capacity(name, "1Gi", {HOSTNAME: name, "arch": "x"}) for name in names]
+    nodes = [node(name, labels={HOSTNAME: name, "arch": "x"}) for name in names]
+    volumes = store(cluster_state(nodes), csi_driver("d", storageCapacity=True), *storage).volumes
+    assert volumes.has_room(storage_class("fast", provisioner="d"), 1).all()
+    assert [volumes.reach(volume(on=name).affinity).tolist() for name in names] == [[row] for row in range(30)]
+    assert sum(looked_at) <= 2 * len(names)
+
+
+@given(st.data())
+def test_rows_are_those_whose_labels_match(data):
+    values, numbers = st.sampled_from(["a", "b", "1", "2"]), st.sampled_from(["1", "2"])
+    keys = st.sampled_from(["x", "y", "z"])
+    labels = data.draw(st.lists(st.dictionaries(keys, values), min_size=1, max_size=5))
+    one_of = st.lists(values, min_size=1, max_size=2).map(tuple)
+    requirements = data.draw(
+        st.lists(
+            st.builds(Requirement, keys, st.sampled_from(["In", "NotIn"]), one_of)
+            | st.builds(Requirement, keys, st.sampled_from(["Exists", "DoesNotExist"]))
+            | st.builds(Requirement, keys, st.sampled_from(["Gt", "Lt"]), numbers.map(lambda n: (n,))),
+            max_size=3,
+        )
+    )
+    index = cluster_state([node(f"n{i}", labels=each) for i, each in enumerate(labels)]).nodes.labels
+    expected = [row for row, each in enumerate(labels) if LabelSelector(tuple(requirements)).matches(each)]
+    assert index.rows_matching(requirements).tolist() == expected
+    term = NodeSelectorTerm(tuple(requirements))
+    assert index.rows_in_term(term).tolist() == [row for row, each in enumerate(labels) if term.matches("n", each)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(["a", "b", None])), max_size=6))
+def test_of_several_capacities_the_largest_counts(capacities):
+    nodes = [node("n1", labels={"zone": "a", "all": ""}), node("n2", labels={"zone": "b", "all": ""})]
+    storage = [
+        csi_capacity(f"c{i}", f"{free}Gi", {"all": ""} if zone is None else {"zone": zone}, maximumVolumeSize=f"{size}Gi")
+        for i, (size, free, zone) in enumerate(capacities)
+    ]
+    volumes = store(cluster_state(nodes), csi_driver("d", storageCapacity=True), *storage).volumes
+    fast = storage_class("fast", provisioner="d")
+    for row, zone in enumerate(["a", "b"]):
+        largest, free = max(((size, free) for size, free, where in capacities if where in (zone, None)), default=(-1, -1))
+        assert volumes.free_bytes(fast)[row] == (free << 30 if free >= 0 else -1)
+        for size in range(1, 4):
+            assert volumes.has_room(fast, size << 30)[row] == (size <= largest)

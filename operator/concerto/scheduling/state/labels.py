@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from concerto.scheduling.state.node_rows import NodeRows
 MAX_LABELS = 256
 """Labels that have a column at a time; pods choose which labels they ask for."""
 _MIN_VALUES_KEPT = 256
+_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
 class LabelColumn:
@@ -160,6 +161,25 @@ class LabelIndex:
         for requirement in requirements:
             mask &= self.column(requirement.key).matching(requirement, rows)
         return mask
+
+    def rows_matching(self, requirements: Sequence[Requirement]) -> Ints:
+        """The rows whose labels meet every requirement, in order; looks at few rows if a label is required."""
+        required = next((r for r in requirements if r.operator == "In" and len(r.values) == 1), None)
+        if required is None:
+            return np.flatnonzero(self.matching(requirements, slice(0, self._rows.size)))
+        column = self.column(required.key)
+        code = column.code_of.get(required.values[0])
+        rows = _NO_ROWS if code is None else column.rows_with(code)
+        for requirement in requirements:
+            if requirement is not required and len(rows):
+                rows = rows[self.column(requirement.key).matching(requirement, rows)]
+        return rows
+
+    def rows_in_term(self, term: NodeSelectorTerm) -> Ints:
+        """The rows that one term of a node affinity accepts, in order."""
+        if term.labels and not term.names:
+            return self.rows_matching(term.labels)
+        return np.flatnonzero(self.in_term(term, slice(0, self._rows.size)))
 
     def in_term(self, term: NodeSelectorTerm, rows: Rows) -> Bools:
         """Which rows one term of a node affinity accepts; an empty term accepts none."""

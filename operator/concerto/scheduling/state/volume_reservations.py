@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable
 from typing import TypeVar
 
 from concerto.api.volumes import NO_BINDINGS, ClaimKey, VolumeBindings
@@ -24,9 +24,10 @@ class VolumeReservations:
         self._holders: dict[str, dict[str, ClaimKey]] = {}  # by the volume's name and the pod's UID
         self._nodes: dict[ClaimKey, dict[str, str]] = {}  # by the pod's UID
 
-    def holders(self, volume: str) -> Iterable[ClaimKey]:
+    def holders(self, volume: str) -> Collection[ClaimKey]:
         """The claims that a volume is reserved for: one, unless that was deleted and another has taken its place."""
-        return self._holders.get(volume, {}).values()
+        holders = self._holders.get(volume)
+        return () if holders is None else holders.values()
 
     def node(self, claim: ClaimKey) -> str | None:
         """The node that a claim's volume is to be made for."""

@@ -32,6 +32,7 @@ from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.volume_reservations import VolumeReservations
 from concerto.scheduling.state.volume_use import VolumeUse
 
+_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 MAX_REACHABLE_BYTES = 2**26
 """Of rows that volumes' node affinities accept: each volume may have one of its own that accepts all nodes."""
 
@@ -75,9 +76,9 @@ class VolumeIndex(PodIndex):
 
     def claim_of(self, volume: PersistentVolume) -> ClaimRef | None:
         """The claim that a volume is bound to, held for, or reserved for."""
-        if volume.claim is not None:
+        if volume.claim is not None or not (holders := self.reservations.holders(volume.name)):
             return volume.claim
-        claims = (self.claims.get(key) for key in self.reservations.holders(volume.name))
+        claims = map(self.claims.get, holders)
         return next((ClaimRef(claim.key, claim.uid) for claim in claims if claim is not None), None)
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
@@ -109,10 +110,8 @@ class VolumeIndex(PodIndex):
             self._forget_reachable()
             self._reachable_version = self._labels.version
         if terms not in self._reachable:
-            accepted: Bools = np.zeros(self._rows.size, dtype=np.bool_)
-            for term in terms:
-                accepted |= self._labels.in_term(term, slice(0, self._rows.size))
-            rows = np.flatnonzero(accepted)
+            accepted = [self._labels.rows_in_term(term) for term in terms]
+            rows = accepted[0] if len(accepted) == 1 else np.unique(np.concatenate([_NO_ROWS, *accepted]))
             self._reachable_bytes += rows.nbytes
             if self._reachable_bytes > MAX_REACHABLE_BYTES:
                 self._forget_reachable()
@@ -280,15 +279,18 @@ class VolumeIndex(PodIndex):
             self._room.clear()
             self._room_version = self._labels.version
         if name not in self._room:
-            every = slice(0, self._rows.size)
             room: Ints = np.full((2, self._rows.size), -1, dtype=np.int64)
+            amounts, reached = [], []
             for capacity in self._capacities.get(name, {}).values():
                 if capacity.nodes.requirements is not None and capacity.max_bytes is not None:
-                    reached = self._labels.matching(capacity.nodes.requirements, every)
-                    reached &= (room[0] < capacity.max_bytes) | (
-                        (room[0] == capacity.max_bytes) & (room[1] < capacity.free_bytes)
-                    )
-                    room[:, reached] = [[capacity.max_bytes], [capacity.free_bytes]]
+                    amounts.append((capacity.max_bytes, capacity.free_bytes))
+                    reached.append(self._labels.rows_matching(capacity.nodes.requirements))
+            # Where several reach a row, the largest is written last. All at once, as each node may have one of its own
+            order = sorted(range(len(amounts)), key=amounts.__getitem__)
+            if order:
+                numbers = np.array([amounts[index] for index in order], dtype=np.int64)
+                rows = [reached[index] for index in order]
+                room.T[np.concatenate(rows)] = np.repeat(numbers, [len(each) for each in rows], axis=0)
             self._room[name] = room
         return self._room[name]
 

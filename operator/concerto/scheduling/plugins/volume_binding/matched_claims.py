@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from concerto.scheduling.framework import Query
 from concerto.scheduling.plugins.volume_binding.claims import SortedClaims, sort_claims
 from concerto.scheduling.plugins.volume_binding.matching import ClaimMatch
+
+
+@dataclass
+class _Latest:
+    """What the claims mean, for all that ask for one pod: it takes long where a class has many volumes.
+
+    Attributes:
+        match: what they mean.
+        version: of the reservations that it was made with.
+    """
+
+    match: ClaimMatch
+    version: int
 
 
 @dataclass
@@ -19,25 +32,37 @@ class MatchedClaims:
         claims: the pod's.
         match: what they mean; made again when a decision has reserved volumes.
         version: of the reservations that it was made with.
+        latest: the same for filter and score.
     """
 
     query: Query
     claims: SortedClaims
     match: ClaimMatch
     version: int
+    latest: _Latest
 
     @classmethod
     def of(cls, query: Query) -> Self:
         """As it is now."""
         volumes = query.cluster.volumes
         claims = sort_claims(volumes, query.pod)
-        return cls(query, claims, ClaimMatch(volumes, query.cluster.rows, claims), volumes.reservations.version)
+        match, version = ClaimMatch(volumes, query.cluster.rows, claims), volumes.reservations.version
+        made = query.found[cls] = cls(query, claims, match, version, _Latest(match, version))
+        return made
+
+    @classmethod
+    def found(cls, query: Query) -> Self:
+        """As it was found for the filter of this query just now, if it was."""
+        made: Self | None = query.found.pop(cls, None)
+        return cls.of(query) if made is None else replace(made)
 
     def refresh(self) -> bool:
         """Match again, if decisions have reserved volumes since; returns whether that was so."""
-        cluster = self.query.cluster
-        if cluster.volumes.reservations.version == self.version or not self.claims.waiting:
+        cluster, latest = self.query.cluster, self.latest
+        version = cluster.volumes.reservations.version
+        if version == self.version or not self.claims.waiting:
             return False
-        self.version = cluster.volumes.reservations.version
-        self.match = ClaimMatch(cluster.volumes, cluster.rows, self.claims)
+        if latest.version != version:
+            latest.match, latest.version = ClaimMatch(cluster.volumes, cluster.rows, self.claims), version
+        self.match, self.version = latest.match, version
         return True

@@ -6,7 +6,7 @@ its class that the node reaches. Without such a volume, one has to be made, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -84,13 +84,18 @@ class ClaimMatch:
             elsewhere |= there
         self._nothing |= elsewhere
         needed = [(claim, ~elsewhere) for claim, _ in selected]
-        for claim in sorted(others, key=lambda c: c.bytes or 0):
-            at = self._find_volumes(claim)
+        for left, claim in enumerate(sorted(others, key=lambda c: c.bytes or 0), start=1 - len(others)):
+            at = self._find_volumes(claim, is_last=not left)
             needed.append((claim, (at < 0) & ~elsewhere))
         self._check_provisioning(needed)
 
-    def _find_volumes(self, claim: PersistentVolumeClaim) -> Ints:
-        """By row, the place of the claim's volume among the candidates; -1 without one."""
+    def _find_volumes(self, claim: PersistentVolumeClaim, *, is_last: bool) -> Ints:
+        """By row, the place of the claim's volume among the candidates; -1 without one.
+
+        Args:
+            claim: the claim.
+            is_last: whether no other claim of the pod gets volumes after it.
+        """
         at: Ints = np.full(self._rows.size, -1, dtype=np.int64)
         of_class = self._volumes.of_class(claim.storage_class)
         suitable = [v for v in of_class if v.name not in self._taken and self._may_hold(v, claim)]
@@ -98,10 +103,20 @@ class ClaimMatch:
         candidates = [v for v in suitable if self._is_free(v, claim)] if held is None else [held]
         if not candidates:
             return at
-        for place in reversed(range(len(candidates))):  # the smallest last, so that it stays
-            at[self._rows_left(candidates[place])] = place
+        # The smallest last, so that it stays; those of single nodes at once, of which there may be one for each node
+        rows = [self._rows_left(volume) for volume in candidates]
+        places: list[int] = []
+        for place in range(len(candidates) - 1, -1, -1):
+            if not isinstance(rows[place], slice):
+                places.append(place)
+                continue
+            _put(at, places, rows)
+            places.clear()
+            at[rows[place]] = place
+        _put(at, places, rows)
         self.chosen.append((claim, candidates, at))
-        self._take(candidates, at)
+        if not is_last:
+            self._take(candidates, rows, at)
         return at
 
     def _may_hold(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
@@ -129,17 +144,25 @@ class ClaimMatch:
         left = self._left.get(volume.name)
         return self._volumes.reach(volume.affinity) if left is None else left
 
-    def _take(self, candidates: list[PersistentVolume], at: Ints) -> None:
-        """The pod's other claims do not get these volumes. Once for each claim, as pods may have a thousand claims."""
+    def _take(self, candidates: list[PersistentVolume], rows: Sequence[Rows], at: Ints) -> None:
+        """The pod's other claims do not get these volumes. Once for each claim, as pods may have a thousand claims.
+
+        Args:
+            candidates: volumes.
+            rows: that were left of each.
+            at: by row, the place of the one that is taken.
+        """
         order = np.argsort(at, kind="stable")
         places, starts = np.unique(at[order], return_index=True)
         for place, taken in zip(places.tolist(), np.split(order, starts[1:])):
             if place >= 0:
-                volume = candidates[place]
-                left = _without(self._rows_left(volume), taken, self._rows.size)
-                self._left[volume.name] = np.flatnonzero(left)
-                if not left.any():
-                    self._taken.add(volume.name)
+                name, before = candidates[place].name, rows[place]
+                if not isinstance(before, slice) and len(before) == len(taken):
+                    self._taken.add(name)
+                    continue
+                self._left[name] = left = np.flatnonzero(_without(before, taken, self._rows.size))
+                if not len(left):
+                    self._taken.add(name)
 
     def _check_provisioning(self, needed: Iterable[tuple[PersistentVolumeClaim, Bools]]) -> None:
         """Claims without an existing volume, in kube-scheduler's order: the first that fails on a row says why."""
@@ -159,6 +182,13 @@ class ClaimMatch:
             self._no_space |= no_space
             undecided &= ~(no_topology | no_space)
             self.provisioned.append((claim, rows))
+
+
+def _put(at: Ints, places: Sequence[int], rows: Sequence[Rows]) -> None:
+    """Note each of these places on its rows, the last one last."""
+    if places:
+        each = [rows[place] for place in places]
+        at[np.concatenate(each)] = np.repeat(np.array(places), [len(found) for found in each])
 
 
 def _without(rows: Rows, excluded: Ints, size: int) -> Bools:

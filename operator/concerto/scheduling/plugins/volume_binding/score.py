@@ -30,7 +30,7 @@ class VolumeBinding(ScoreDefaults):
         """Pods are concerned that have claims to bind, for which some node has a volume or a known capacity."""
         if not query.pod.volumes.claims:
             return None
-        state = MatchedClaims.of(query)
+        state = MatchedClaims.found(query)
         return state if state.claims.waiting and _of_classes(state).by_class else None
 
     def score(self, state: MatchedClaims, rows: Rows) -> Floats:
