@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from concerto.api.nodecapacity import ResourceStatus
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
-from concerto.scheduling.state import kind_loads
+from concerto.scheduling.state import placed_kinds
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
 
@@ -156,8 +156,8 @@ def test_pods_without_a_workload_in_common_cost_one_estimate_and_one_change(monk
     cluster = cluster_state([node("n")], there)
     cluster.kinds.set_table(HALF_A_CORE)
     estimates, changes = [], []
-    estimate, change = kind_loads.estimate, cluster.kinds.loads.change_cost
-    monkeypatch.setattr(kind_loads, "estimate", lambda *given: estimates.append(given) or estimate(*given))
+    estimate, change = placed_kinds.estimate, cluster.kinds.loads.change_cost
+    monkeypatch.setattr(placed_kinds, "estimate", lambda *given: estimates.append(given) or estimate(*given))
     monkeypatch.setattr(cluster.kinds.loads, "change_cost", lambda *given: changes.append(given) or change(*given))
     for work in (1.0, 2.0, 3.0):
         cluster.kinds.set_table(table(PodMeasurement(work, 4.0, 4.0, 1e6, True)))

@@ -307,13 +307,15 @@ def test_rows_are_those_whose_labels_match(data):
 def test_of_several_capacities_the_largest_counts(capacities):
     nodes = [node("n1", labels={"zone": "a", "all": ""}), node("n2", labels={"zone": "b", "all": ""})]
     storage = [
-        csi_capacity(f"c{i}", f"{free}Gi", {"all": ""} if zone is None else {"zone": zone}, maximumVolumeSize=f"{size}Gi")
+        csi_capacity(f"c{i}", f"{free}Gi", {"zone": zone} if zone else {"all": ""}, maximumVolumeSize=f"{size}Gi")
         for i, (size, free, zone) in enumerate(capacities)
     ]
     volumes = store(cluster_state(nodes), csi_driver("d", storageCapacity=True), *storage).volumes
     fast = storage_class("fast", provisioner="d")
     for row, zone in enumerate(["a", "b"]):
-        largest, free = max(((size, free) for size, free, where in capacities if where in (zone, None)), default=(-1, -1))
+        largest, free = max(
+            ((size, free) for size, free, where in capacities if where in (zone, None)), default=(-1, -1)
+        )
         assert volumes.free_bytes(fast)[row] == (free << 30 if free >= 0 else -1)
         for size in range(1, 4):
             assert volumes.has_room(fast, size << 30)[row] == (size <= largest)

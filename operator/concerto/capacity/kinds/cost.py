@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,6 +83,22 @@ def groups_of(kind: Kind) -> tuple[str, ...]:
     return kind.keys[:_LIKE]
 
 
+def deciding_groups(table: Table, kind: Kind) -> tuple[str, ...]:
+    """Of the kind itself and its workload, the keys of the entries that `estimate` reads beside those of its images."""
+    own = [(key, sums) for key in kind.keys[:_OWN] if (sums := table.get(key)) is not None]
+    if not own or kind.endless:  # pods that run count as if they had ended, at one time or another
+        return tuple(key for key, _ in own)
+    if any(sums.of_ended_pods for key in groups_of(kind) if (sums := table.get(key)) is not None):
+        return tuple(key for key, sums in own if sums.of_ended_pods)
+    return tuple(key for key, sums in own if sums.of_running_pods)[:1]
+
+
+def without_groups(kind: Kind, others: Collection[str]) -> Kind:
+    """The kind as `estimate` sees it if there are no entries of it and its workload but for these."""
+    own = (key if key in others else "" for key in kind.keys[:_OWN])
+    return Kind((*own, *kind.keys[_OWN:_LIKE]), kind.endless)
+
+
 def estimate(table: Table, kind: Kind) -> Cost:
     """The cost of one more pod of the kind."""
     groups = [table.get(key) for key in groups_of(kind)]
@@ -91,13 +107,13 @@ def estimate(table: Table, kind: Kind) -> Cost:
             lasting = (None if sums is None else _with_lasting(sums) for sums in groups[:_OWN])
             ended = _that_ended([*lasting, *groups[_OWN:]])
         return _from_ended(ended, kind)
-    running = next((s for s in groups if s is not None and s.running > 0.0 and s.running_held > 0.0), None)
+    running = next((s for s in groups if s is not None and s.of_running_pods), None)
     return UNKNOWN if running is None else _from_running(running, kind.endless)
 
 
 def _that_ended(groups: Sequence[KindSums | None]) -> list[tuple[KindSums, float]]:
     """Groups of which pods have ended, from the narrowest to the widest, with the weight of the next wider one."""
-    return [(s, w) for s, w in zip(groups, _PRIOR_WEIGHT) if s is not None and s.ended > 1e-3 and s.held > 0.0]
+    return [(s, w) for s, w in zip(groups, _PRIOR_WEIGHT) if s is not None and s.of_ended_pods]
 
 
 def _with_lasting(sums: KindSums) -> KindSums:

@@ -116,6 +116,16 @@ class KindSums(NamedTuple):
     max_running_held: float = 0.0
     max_running_recent: float = 0.0
 
+    @property
+    def of_ended_pods(self) -> bool:
+        """Whether pods have ended, so that these say what one costs."""
+        return self.ended > 1e-3 and self.held > 0.0
+
+    @property
+    def of_running_pods(self) -> bool:
+        """Whether pods run whose load shows."""
+        return self.running > 0.0 and self.running_held > 0.0
+
     @classmethod
     def of_ended(cls, pod: PodMeasurement) -> Self:
         """The sums of one pod that has ended."""

@@ -106,7 +106,7 @@ class KindsFeed:
                 rows += self.kinds.add_up(ROWS_A_LOOK - rows, KEYS_A_TURN)
                 await asyncio.sleep(0)
             self.update(ROWS_A_LOOK - rows)
-            if self._seen or self.kinds.has_changes:
+            if self._seen or self.kinds.has_changes or self._cluster.kinds.are_behind:
                 self._arrived.set()
             await asyncio.sleep(INTERVAL_SECONDS)
 
@@ -124,6 +124,8 @@ class KindsFeed:
         if self._places_by_kind and table and self.kinds.version != self._version:
             self._version = self.kinds.version
             self._requeue(self._cluster.kinds.set_table(table))
+        elif self._cluster.kinds.are_behind:
+            self._requeue(self._cluster.kinds.catch_up())
 
     def _take_in(self) -> None:
         for name in list(islice(self._seen, _NODES_A_LOOK)):

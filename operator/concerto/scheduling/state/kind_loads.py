@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,39 +14,17 @@ from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import AssignmentCost
-from concerto.capacity.kinds.cost import Cost, estimate, groups_of
+from concerto.capacity.kinds.cost import Cost, estimate
 from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 from concerto.scheduling.state.nodes import machine_of
+from concerto.scheduling.state.placed_kinds import CostChange, PlacedKinds, columns
 from concerto.scheduling.state.pod_index import PodIndex
 
 _GROWTH = 4.0
 """Pods of a kind that a node may run for each one there that has shown its load, while none of them has ended."""
-
-
-@dataclass(slots=True)
-class _Kind:
-    """A kind with pods in the cluster: its cost now, and how many of its pods are on each row."""
-
-    kind: Kind
-    cost: Cost
-    pods: dict[int, int] = field(default_factory=dict)
-
-    def counts(self, rows: Rows, width: int) -> Floats:
-        """How many of its pods are on each of these rows, of ``width`` rows in all."""
-        if not isinstance(rows, slice):
-            return np.array([self.pods.get(row, 0) for row in rows.tolist()], dtype=np.float64)
-        counts = np.zeros(width)
-        on, pods = self.columns()
-        counts[on] = pods
-        return counts[rows]
-
-    def columns(self) -> tuple[Ints, Floats]:
-        """The rows that its pods are on, and how many are on each."""
-        on = np.fromiter(self.pods.keys(), np.int64, len(self.pods))
-        return on, np.fromiter(self.pods.values(), np.float64, len(self.pods))
 
 
 class KindLoads(PodIndex):
@@ -65,8 +43,7 @@ class KindLoads(PodIndex):
         self.pods_wait = False
         self.large_pods_wait = False
         self._measured = False
-        self._table: Table = {}
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds = PlacedKinds()
         self._assumed: Floats = np.zeros(0)  # (N,) cores committed to pods whose kinds were never measured
 
     def __bool__(self) -> bool:
@@ -99,7 +76,7 @@ class KindLoads(PodIndex):
     def cost_of_kind(self, kind: Kind) -> Cost:
         """What a pod of the kind costs, whatever it requests."""
         known = self._kinds.get(kind.key)
-        return known.cost if known is not None else estimate(self._table, kind)
+        return known.cost if known is not None else estimate(self._kinds.table, kind)
 
     def is_large(self, cost: Cost) -> bool:
         """Whether the end of one pod of ordinary size makes no room for such a pod.
@@ -143,36 +120,30 @@ class KindLoads(PodIndex):
         Returns:
             CAPACITY if anything differs: a pod that waits may be of a kind that no pod in the cluster is of.
         """
-        known_before = self._table
-        changed = {key for key, sums in table.items() if known_before.get(key) != sums}
-        changed |= known_before.keys() - table.keys()
-        differs = bool(changed) or not self._measured
-        self._table, self._measured = table, True
-        # Thousands of pods without a workload in common are of as many kinds, and have their costs from one group
-        costs: dict[Hashable, Cost] = {}
-        moved: dict[tuple[int, int], tuple[Cost, Cost, list[_Kind]]] = {}
-        for known in self._kinds.values():
-            groups = groups_of(known.kind)
-            if changed.isdisjoint(groups):
-                continue
-            like = (known.kind.endless, *(key if key in table else None for key in groups))
-            if (after := costs.get(like)) is None:
-                after = costs[like] = estimate(table, known.kind)
-            if after != known.cost:
-                moved.setdefault((id(known.cost), id(after)), (known.cost, after, []))[2].append(known)
-        for before, after, kinds in moved.values():
-            self._change_cost(kinds, before, after)
+        differs, changes = self._kinds.set_table(table)
+        differs |= not self._measured
+        self._measured = True
+        self._change_costs(changes)
         return Change.CAPACITY if differs else Change.NOTHING
 
-    def _change_cost(self, kinds: Sequence[_Kind], before: Cost, after: Cost) -> None:
-        counts: Counter[int] = Counter()
-        for known in kinds:
-            known.cost = after
-            counts.update(known.pods)
-        on = np.fromiter(counts.keys(), np.int64, len(counts))
-        pods = np.fromiter(counts.values(), np.float64, len(counts))
-        self.loads.change_cost(on, before, after, pods)
-        self._assumed[on] += pods * (_assumed(after) - _assumed(before))
+    @property
+    def are_behind(self) -> bool:
+        """Whether more is known of kinds than is counted on nodes, as there are very many of them."""
+        return self._kinds.are_behind
+
+    def catch_up(self) -> Change:
+        """Count more of what is known."""
+        self._change_costs(changes := self._kinds.catch_up())
+        return Change.CAPACITY if changes else Change.NOTHING
+
+    def _change_costs(self, changes: Iterable[CostChange]) -> None:
+        for change in changes:
+            self._change_cost(change)
+
+    def _change_cost(self, change: CostChange) -> None:
+        on, pods = columns(change.pods)
+        self.loads.change_cost(on, change.before, change.after, pods)
+        self._assumed[on] += pods * (_assumed(change.after) - _assumed(change.before))
         self.on_new_cost(on)
 
     def cores_of(self, pods: Sequence[PodView], max_of_one_kind: int, have_room: Mapping[str, int]) -> float:
@@ -191,7 +162,7 @@ class KindLoads(PodIndex):
 
     def on_row(self, row: int) -> list[tuple[str, Cost, int]]:
         """Kinds with pods on the row's node: key, cost of one pod, and number of pods; those that take most first."""
-        found = [(key, known.cost, known.pods[row]) for key, known in self._kinds.items() if row in known.pods]
+        found = [(known.kind.key, known.cost, known.pods[row]) for known in self._kinds if row in known.pods]
         return sorted(found, key=lambda each: (-each[1].share * each[2], each[0]))
 
     def left(self, row: int) -> tuple[float, float]:
@@ -264,12 +235,9 @@ class KindLoads(PodIndex):
         """The pod is on the row, and uses what its kind costs."""
         if not pod.counted:
             return
-        known = self._kinds.get(pod.kind.key)
-        if known is None:
-            known = self._kinds[pod.kind.key] = _Kind(pod.kind, estimate(self._table, pod.kind))
-        known.pods[row] = known.pods.get(row, 0) + 1
-        self.loads.add_pod(row, known.cost)
-        self._assumed[row] += _assumed(known.cost)
+        cost = self._kinds.add_pod(pod.kind, row).cost
+        self.loads.add_pod(row, cost)
+        self._assumed[row] += _assumed(cost)
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """The pod may be of another kind now: labels and images can change."""
@@ -279,16 +247,10 @@ class KindLoads(PodIndex):
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod uses nothing of the row's node any more."""
-        known = self._kinds.get(pod.kind.key)
-        if not pod.counted or known is None or row not in known.pods:
+        if not pod.counted or (cost := self._kinds.remove_pod(pod.kind, row)) is None:
             return
-        self.loads.remove_pod(row, known.cost)
-        self._assumed[row] -= _assumed(known.cost)
-        known.pods[row] -= 1
-        if not known.pods[row]:
-            del known.pods[row]
-            if not known.pods:
-                del self._kinds[pod.kind.key]
+        self.loads.remove_pod(row, cost)
+        self._assumed[row] -= _assumed(cost)
 
 
 def _assumed(cost: Cost) -> float:

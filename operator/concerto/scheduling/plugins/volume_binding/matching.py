@@ -185,9 +185,9 @@ class ClaimMatch:
 
 
 def _put(at: Ints, places: Sequence[int], rows: Sequence[Rows]) -> None:
-    """Note each of these places on its rows, the last one last."""
+    """Note each of these places on its rows, which are no slices, the last one last."""
     if places:
-        each = [rows[place] for place in places]
+        each = [found for place in places if not isinstance(found := rows[place], slice)]
         at[np.concatenate(each)] = np.repeat(np.array(places), [len(found) for found in each])
 
 
