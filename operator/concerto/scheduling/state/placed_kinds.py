@@ -145,7 +145,7 @@ class PlacedKinds:
         return known
 
     def remove_pod(self, kind: Kind, row: int) -> Cost | None:
-        """A pod of the kind is on the row no more; returns what it cost, None if there is none."""
+        """A pod of the kind is on the row no more; returns what it cost, or None if no pod was there."""
         known = self._kinds.get(kind.key)
         if known is None or row not in known.pods:
             return None
