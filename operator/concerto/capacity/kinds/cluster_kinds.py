@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from concerto.api.subspacesnapshot import KindEntry
 from concerto.capacity.kinds import merging
 from concerto.capacity.kinds.earlier_kinds import EarlierKinds
+from concerto.capacity.kinds.ranking import KindRanking
 from concerto.capacity.kinds.sums import FIELDS, KindSums
-from concerto.capacity.kinds.table import MAX_ENTRIES, Table, bounded, from_entries
+from concerto.capacity.kinds.table import MAX_ENTRIES, Table, from_entries, weight_of
 
 Floats = NDArray[np.float64]
 
@@ -45,12 +46,12 @@ class _Key:
 
     Attributes:
         name: its key.
-        part: CPUs of nodes, divided among what each of them knows.
+        place: among those that are ranked by how much they matter.
         rows: of the nodes that know it.
     """
 
     name: str
-    part: float = 0.0
+    place: int
     rows: array[int] = field(default_factory=lambda: array("q"))
 
 
@@ -60,7 +61,8 @@ class _Node:
 
     keys: list[_Key]
     rows: NDArray[np.intp]
-    parts: list[float]
+    places: NDArray[np.intp]
+    parts: Floats
     cores: float = 0.0
 
 
@@ -136,6 +138,7 @@ class ClusterKinds:
         self._keys: dict[str, _Key] = {}
         self._nodes: dict[str, _Node] = {}
         self._merged: dict[str, KindSums] = {}
+        self._ranking = KindRanking()
         # To be added up, first come, first served: a dict would be searched for its first key
         self._changed: OrderedDict[str, None] = OrderedDict()
         self._unmerged: OrderedDict[str, None] = OrderedDict()  # the same of what never was: pods may wait for it
@@ -195,9 +198,8 @@ class ClusterKinds:
             self._change(keys[index])
         self._rows.sums[known.rows] = sums
         weights = merging.weights(sums)
-        parts = (weights * (min(cores, _MAX_CORES) / max(math.fsum(weights.tolist()), 1e-300))).tolist()
-        for key, before, after in zip(known.keys, known.parts, parts):
-            key.part += after - before
+        parts = weights * (min(cores, _MAX_CORES) / max(math.fsum(weights.tolist()), 1e-300))
+        self._ranking.add(known.places, parts - known.parts)
         known.parts, known.cores = parts, min(cores, _MAX_CORES)
 
     def _arranged(self, name: str, before: _Node | None, keys: list[str]) -> _Node:
@@ -205,20 +207,26 @@ class ClusterKinds:
         rows, parts, cores = {}, {}, 0.0
         if before is not None:
             names = [key.name for key in before.keys]
-            rows, parts, cores = dict(zip(names, before.rows.tolist())), dict(zip(names, before.parts)), before.cores
+            rows, parts = dict(zip(names, before.rows.tolist())), dict(zip(names, before.parts.tolist()))
+            cores = before.cores
             gone = parts.keys() - {*keys}
             self._take_off(name, {key: (rows[key], parts[key]) for key in sorted(gone)}, cores)
-        found = [self._keys.get(key) or self._keys.setdefault(key, _Key(key)) for key in keys]
+        found = [self._keys.get(key) or self._new_key(key) for key in keys]
         new = [key for key in found if key.name not in rows]
         rows |= zip([key.name for key in new], self._rows.take(new))
         indices = np.array([rows[key] for key in keys], dtype=np.intp)
-        return _Node(found, indices, [parts.get(key, 0.0) for key in keys], cores)
+        places = np.array([key.place for key in found], dtype=np.intp)
+        return _Node(found, indices, places, np.array([parts.get(key, 0.0) for key in keys]), cores)
+
+    def _new_key(self, name: str) -> _Key:
+        key = self._keys[name] = _Key(name, self._ranking.take(name))
+        return key
 
     def remove_node(self, node: str) -> None:
         """The node is gone, or has not reported for too long."""
         if (known := self._nodes.pop(node, None)) is not None:
             names = (key.name for key in known.keys)
-            self._take_off(node, dict(zip(names, zip(known.rows.tolist(), known.parts))), known.cores)
+            self._take_off(node, dict(zip(names, zip(known.rows.tolist(), known.parts.tolist()))), known.cores)
 
     def _take_off(self, node: str, rows: Mapping[str, tuple[int, float]], cores: float) -> None:
         """A node does not know these keys any more, of which it had these rows and parts."""
@@ -227,9 +235,10 @@ class ClusterKinds:
             if (left := self._left_behind(key, row)) is not None:
                 for forgotten in self._earlier.keep(name, left, node, part, cores):
                     self._change(forgotten)
-            key.part -= part
+            self._ranking.add(key.place, -part)
             self._rows.free(key, row)
             if not key.rows:
+                self._ranking.free(key.place)
                 del self._keys[name]
             self._change(name)
 
@@ -264,7 +273,9 @@ class ClusterKinds:
     def _bounded(self, max_entries: int) -> dict[str, KindSums]:
         if len(self._merged) <= max_entries:
             return dict(self._merged)
-        return bounded(self._merged, max_entries, {key.name: key.part for key in self._keys.values()})
+        earlier = {name for name in self._earlier if name not in self._keys}
+        left_behind = {name: weight_of(sums) for name in earlier if (sums := self._merged.get(name)) is not None}
+        return {name: self._merged[name] for name in self._ranking.most(max_entries, left_behind)}
 
     def add_up(self, max_rows: int | None = None, max_keys: int | None = None) -> int:
         """Add up what has changed, of one key after another; the others stay as they were until the next call.
@@ -301,4 +312,5 @@ class ClusterKinds:
         elif earlier is not None:
             sums = earlier.only_ended().plus(sums)
         self._merged[name] = sums
+        self._ranking.rank(key.place, weight_of(sums))
         return len(key.rows)

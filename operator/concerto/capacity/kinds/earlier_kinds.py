@@ -32,6 +32,10 @@ class EarlierKinds:
         """How many keys are kept."""
         return len(self._sums)
 
+    def __iter__(self) -> Iterator[str]:
+        """Each key of which something is kept."""
+        return iter(self._sums)
+
     def __contains__(self, key: str) -> bool:
         """Whether something of the key is kept."""
         return key in self._sums

@@ -160,7 +160,8 @@ class PlacedKinds:
     def set_table(self, table: Table) -> tuple[bool, list[CostChange]]:
         """More is known; returns whether anything is, and what changes by it on nodes, as `catch_up`."""
         before, self.table = self.table, table
-        changed = {key for key, sums in table.items() if before.get(key) != sums}
+        # Most entries are the same objects as before, and there may be 40,000
+        changed = {key for key, sums in table.items() if (known := before.get(key)) is not sums and known != sums}
         changed |= before.keys() - table.keys()
         moves = self._move({key for key in changed if _role(before, key) != _role(table, key)})
         self._behind |= dict.fromkeys(each for each in self._alike.values() if not changed.isdisjoint(each.kind.keys))
