@@ -14,6 +14,9 @@ from pathlib import Path
 from concerto.api.cpulist import parse_cpu_list
 
 _READ_BYTES = 65536
+"""What is asked for at first; few files are longer."""
+_MOST_BYTES = 4 * 2**20
+"""Of one file: /proc/stat has some 100 bytes for each CPU, and a list of all interrupts."""
 GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
 """Numbers of the errors by which a file's cgroup is known to be gone."""
 
@@ -33,6 +36,7 @@ class KeptFile:
         self.path = path
         self.error: OSError | None = None
         self._descriptor: int | None = None
+        self._read_bytes = _READ_BYTES
         self._held: tuple[bytes | None] | None = None
 
     def hold(self, content: bytes | None) -> None:
@@ -44,21 +48,29 @@ class KeptFile:
         self._held = None
 
     def read(self) -> bytes | None:
-        """The file's content (its first 64 KiB), or None if it can't be read now."""
+        """The file's content (its first 4 MiB), or None if it can't be read now."""
         if self._held is not None:
             return self._held[0]
         if self._descriptor is not None:
             try:
-                return os.pread(self._descriptor, _READ_BYTES, 0)
+                return self._read_all(self._descriptor)
             except OSError:
                 self.close()
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._descriptor, _READ_BYTES, 0)
+            return self._read_all(self._descriptor)
         except OSError as error:
             self.error = error
             self.close()
             return None
+
+    def _read_all(self, descriptor: int) -> bytes:
+        """In one read, as the parts of two would be of two moments."""
+        while True:
+            data = os.pread(descriptor, self._read_bytes, 0)
+            if len(data) < self._read_bytes or self._read_bytes >= _MOST_BYTES:
+                return data
+            self._read_bytes *= 2
 
     def close(self) -> None:
         """Give the descriptor back; the next read opens the file again."""
@@ -68,7 +80,7 @@ class KeptFile:
 
 
 def read_once(path: str) -> bytes | None:
-    """The file's content (its first 64 KiB), or None if it can't be read; half as dear as ``Path.read_bytes``."""
+    """The file's content (its first 4 MiB), or None if it can't be read; half as dear as ``Path.read_bytes``."""
     file = KeptFile(path)
     try:
         return file.read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +11,8 @@ from typing import Protocol
 from concerto.capacity.node_status import Problem
 from concerto_agent.files import KeptFile
 from concerto_agent.rates import NAN
+
+_CONTENT_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,18 @@ def pressure_name(file: KeptFile | None) -> str:
 
 
 def content(path: Path) -> bytes | None:
-    """The file's bytes; None if it cannot be read."""
+    """What a small file holds (its first 4 KiB); None if it cannot be read, or is no regular file.
+
+    Whoever writes a gauge may put anything in its place: to open a FIFO would wait for a writer, and a device never
+    ends.
+    """
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError):
         return None
+    try:
+        return os.read(descriptor, _CONTENT_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -523,6 +525,53 @@ def test_gauge(tmp_path, text, value, said):
     sample = meters.sample(10.0)
     assert sample.readings["gpu"].usage == pytest.approx(value, nan_ok=True)
     assert reasons(sample) - {"NoPodCgroups"} == said
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def huge(path: Path) -> None:
+    with path.open("w") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("put", [fifo, endless, huge, Path.mkdir])
+def test_whatever_is_put_in_the_place_of_a_gauge_holds_up_nothing_and_fills_no_memory(tmp_path, put):
+    machine, path = Machine(tmp_path), tmp_path / "gauge"
+    put(path)
+    meters = sampler(machine, resources=["cpu", "gpu"], gauges=[{"name": "gpu", "path": str(path)}])
+    done = threading.Event()
+    threading.Thread(target=lambda: (meters.sample(0.0), done.set()), daemon=True).start()
+    assert done.wait(10), "the sampler hangs"
+    sample = meters.sample(0.1)
+    assert math.isnan(sample.readings["gpu"].usage)
+    assert "InvalidGauge" in reasons(sample)
+
+
+def test_running_tasks_of_a_machine_with_thousands_of_cpus_are_read(tmp_path):
+    """The list of CPUs and that of interrupts come before them, and may have hundreds of kilobytes."""
+    machine = Machine(tmp_path, cpus="0-4095")
+    meters = sampler(machine)
+    for time_, busy in ((0.0, 1000), (1.0, 1900)):
+        line = f"{busy} 0 12345678 {2000 - busy} 0 0 12345678 0"
+        machine.stat(line, dict.fromkeys(range(4096), line), running=4097)
+        sample = meters.sample(time_)
+    assert (machine.proc / "stat").stat().st_size > 2**17
+    assert sample.readings["cpu"].runnable == 1.0
+    assert sample.readings["cpu"].utilisation == pytest.approx(1.0)
+
+
+def test_times_of_the_last_cpus_of_a_large_machine_are_read(tmp_path):
+    file = KeptFile(tmp_path / "stat")
+    for ticks in (1, 7):
+        lines = (f"cpu{n} {ticks} 0 0 0 0 0 0 123456789\n" for n in range(4096))
+        write(Path(file.path), "cpu  0 0 0 0 0 0 0 0\n" + "".join(lines))
+        assert parse_cpu_times(file.read(), frozenset({4095})) == (ticks, 0, 0, 0, 0, 0, 0, 123456789)
 
 
 def test_a_gauge_that_was_replaced_as_a_whole_is_read_anew(tmp_path):
