@@ -105,15 +105,33 @@ def find_cpusets(sys: Path) -> tuple[Hierarchies, Path]:
     return hierarchies, hierarchies.cpuset
 
 
-def find_kubepods(root: Path, scope: str) -> str | None:
-    """Path of the kubepods cgroup below the cgroup ``scope``; None where it is missing.
+def kubepods_below(root: Path, scope: str) -> list[str]:
+    """The cgroups below the cgroup ``scope`` that kubelet has, or had, its pods in: the one with containers first.
+
+    Kubelet leaves the cgroups of its former driver behind when that is changed, until the node is started anew.
 
     Args:
-        root: a hierarchy's; both paths are relative to it.
+        root: a hierarchy's; all paths are relative to it.
         scope: path of the node's cgroup; "" is the root itself.
     """
-    paths = (f"{scope}/{candidate}".lstrip("/") for candidate in KUBEPODS_PATHS)
-    return next((path for path in paths if is_directory(_below(root, path))), None)
+    paths = [f"{scope}/{candidate}".lstrip("/") for candidate in KUBEPODS_PATHS]
+    found = [path for path in paths if is_directory(_below(root, path))]
+    return found if len(found) < 2 else sorted(found, key=lambda path: not _has_containers(root, path))
+
+
+def _has_containers(root: Path, kubepods: str) -> bool:
+    names = _directories(root, kubepods)
+    parents = [kubepods, *(f"{kubepods}/{name}" for name in names if is_qos_directory(name))]
+    pods = (f"{parent}/{name}" for parent in parents for name in _directories(root, parent) if pod_uid(name))
+    return any(_directories(root, pod) for pod in pods)
+
+
+def _directories(root: Path, path: str) -> list[str]:
+    """Names of the cgroups directly below one; empty if it is gone."""
+    try:
+        return list(subdirectories(_below(root, path)))
+    except OSError:
+        return []
 
 
 class Cgroup:
@@ -200,16 +218,13 @@ class Cgroup:
         if root is None or not self.path:
             return []
         parent, slash, _ = self.path.rpartition("/")
-        try:
-            paths = [f"{parent}{slash}{name}" for name in subdirectories(_below(root, parent))]
-        except OSError:
-            return []
+        paths = [f"{parent}{slash}{name}" for name in _directories(root, parent)]
         return [Cgroup(self._hierarchies, path) for path in paths if path != self.path]
 
     def find_kubepods(self) -> str | None:
         """Path of the kubepods cgroup below this one, relative to the hierarchies' roots; None if missing."""
         root = self._hierarchies.cpu
-        return None if root is None else find_kubepods(root, self.path)
+        return None if root is None else next(iter(kubepods_below(root, self.path)), None)
 
     def close(self) -> None:
         """Give back every descriptor."""

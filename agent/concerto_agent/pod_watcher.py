@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from concerto_agent.cgroups import KUBEPODS_PATHS, container_id, find_kubepods, is_qos_directory, pod_uid
+from concerto_agent.cgroups import KUBEPODS_PATHS, container_id, is_qos_directory, kubepods_below, pod_uid
 from concerto_agent.container_exits import ContainerExits
 from concerto_agent.files import GONE, subdirectories
 from concerto_agent.inotify import (
@@ -43,7 +43,8 @@ class PodWatcher:
         pods: pod UID (as in the directory's name) -> path of its cgroup, relative to the hierarchy's root.
         working: UIDs of the pods of which a container, and not only the sandbox, has a cgroup.
         events: ``Inotify``, or ``Scan`` where no watch could be had and the tree is read once a second.
-        kubepods: path of the kubepods cgroup; None while it does not exist.
+        kubepods: path of the kubepods cgroup; None while it does not exist. Pods in one that kubelet's former cgroup
+            driver has left are followed, too.
     """
 
     def __init__(
@@ -123,14 +124,15 @@ class PodWatcher:
             except OSError as error:
                 self._complaint = f"no inotify: {error}"
         watched = self._watch(self._scope)
-        self.kubepods = find_kubepods(self._root, self._scope)
+        found = kubepods_below(self._root, self._scope)
+        self.kubepods = next(iter(found), None)
         present: dict[str, str] = {}
-        if self.kubepods is not None:
-            watched &= self._scan(self.kubepods, present)
+        for path in reversed(found):  # of a pod that is in several, what the first has counts
+            watched &= self._scan(path, present)
         self.events = "Inotify" if watched else "Scan"
         if self._complaint is not None and self._complaint != complaint:
             log.warning("%s; pod cgroups are read every %g s instead", self._complaint, self._scan_seconds)
-        for uid in self.pods.keys() - present.keys():
+        for uid in [uid for uid, path in self.pods.items() if present.get(uid) != path]:
             self._remove(uid)
         for uid, path in present.items():
             self._add(uid, path)
@@ -178,7 +180,7 @@ class PodWatcher:
             return is_qos_directory(name) if directory != self._scope else name in first_parts
         if mask & (IN_CREATE | IN_MOVED_TO):
             self._add(uid, f"{directory}/{name}")
-        elif mask & (IN_DELETE | IN_MOVED_FROM):
+        elif mask & (IN_DELETE | IN_MOVED_FROM) and self.pods.get(uid) == f"{directory}/{name}":
             self._remove(uid)
         return False
 

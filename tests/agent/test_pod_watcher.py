@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from concerto_agent.cgroups import Hierarchies, is_qos_directory, pod_uid
+from concerto_agent.cgroups import Cgroup, Hierarchies, is_qos_directory, pod_uid
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_ISDIR, IN_Q_OVERFLOW, Event, Inotify
 from concerto_agent.pod_census import Containers
 from concerto_agent.pod_watcher import PodWatcher
@@ -379,3 +379,47 @@ def test_the_constants_are_the_kernels(tmp_path):
     with pytest.raises(FileNotFoundError):
         inotify.watch(inner)
     inotify.close()
+
+
+FORMER = pod_paths("cgroupfs", {A: "burstable"})[A]
+PRESENT = pod_paths("systemd", {A: "burstable"})[A]
+CONTAINER = "cri-containerd-" + 64 * "0" + ".scope"
+
+
+@pytest.mark.parametrize("left", ["kubepods/burstable", FORMER], ids=["no pod", "an empty pod"])
+def test_cgroups_of_a_former_driver_hide_no_pods(watch, tmp_path, left):
+    """Kubelet's driver was changed as kubeadm's page has it: drained, stopped and started, without a reboot."""
+    (tmp_path / left).mkdir(parents=True)
+    (tmp_path / PRESENT / CONTAINER).mkdir(parents=True)
+    watcher = watch().watcher
+    assert watcher.pods == {A: PRESENT}
+    assert (watcher.kubepods, watcher.events) == ("kubepods.slice", "Inotify")
+    scope = Cgroup(Hierarchies(tmp_path, tmp_path, tmp_path, tmp_path, version=2), "")
+    assert scope.find_kubepods() == "kubepods.slice"
+
+
+def test_the_first_pod_under_a_new_driver_is_seen_beside_empty_cgroups_of_the_former(watch, tmp_path):
+    (tmp_path / "kubepods/burstable").mkdir(parents=True)
+    made = watch()
+    assert made.watcher.kubepods == "kubepods"
+    made.make(PRESENT)
+    assert made.take() == [(A, True)]
+    made.make(f"{PRESENT}/{CONTAINER}")
+    made.watcher.refresh()
+    assert (made.watcher.kubepods, made.watcher.pods) == ("kubepods.slice", {A: PRESENT})
+
+
+def test_a_pod_is_not_gone_while_only_its_cgroup_of_a_former_driver_goes(watch, tmp_path):
+    (tmp_path / FORMER).mkdir(parents=True)
+    made = watch()
+    assert made.watcher.pods == {A: FORMER}
+    made.make(f"{PRESENT}/{CONTAINER}")
+    made.watcher.refresh()
+    assert made.watcher.pods == {A: PRESENT}
+    made.take()
+    made.remove(FORMER)
+    assert made.take() == []
+    made.watcher.refresh()
+    assert made.watcher.pods == {A: PRESENT}
+    made.remove(PRESENT)
+    assert made.take() == [(A, False)]
