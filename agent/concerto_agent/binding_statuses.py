@@ -97,10 +97,13 @@ class BindingStatuses:
                     await self._write(key, obj, status)
                 self._errors.forget(what)
                 self._refused.forget(key)
-            except (NotFound, Invalid, Conflict):
-                continue  # it is gone, or another object: the watch shows it in a moment
+            except NotFound:
+                continue  # it is gone: the watch shows it in a moment
             except KubeError as error:
-                left, problem = True, f"{what}: status not written: {error}"
+                left = True
+                # Perhaps it is another object of that name, which the watch shows; a policy refuses it again
+                if not isinstance(error, Invalid | Conflict) or key in self._refused:
+                    problem = f"{what}: status not written: {error}"
                 if isinstance(error, ApiError):
                     self._refused.failed(key, at_least_seconds=error.retry_after or 0.0)
                     continue

@@ -45,8 +45,13 @@ async def hangs(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize(
     ("answer", "within_seconds"),
-    [(refuses(403, "Forbidden"), 1000.0), (refuses(500, "InternalError"), 1000.0), (hangs, 0.2)],
-    ids=["refused", "failed", "not answered"],
+    [
+        (refuses(403, "Forbidden"), 1000.0),
+        (refuses(422, "Invalid"), 1000.0),
+        (refuses(500, "InternalError"), 1000.0),
+        (hangs, 0.2),
+    ],
+    ids=["refused", "not valid", "failed", "not answered"],
 )
 async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waiting(tmp_path, answer, within_seconds):
     sys = build(tmp_path / "sys", smt(1, 2, 2))
@@ -124,6 +129,40 @@ async def test_a_status_is_not_tried_again_before_the_time_that_the_api_server_a
         assert len(made.seen) == 1
         await tested._write_changed()
         assert len(made.seen) == 2
+
+
+@pytest.mark.parametrize("answer", [refuses(422, "Invalid"), refuses(409, "Conflict")])
+async def test_a_status_that_a_policy_does_not_let_through_is_logged_and_tried_less_and_less_often(answer, caplog):
+    """As a ValidatingAdmissionPolicy refuses, unless it names another reason; once it may be another object."""
+    time = 0.0
+    async with faulty([answer]) as made:
+        settings = PinningSettings(Path("state"), Path("config"))
+        tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
+        tested.put(("ns", "a"), binding("a"), asks_anew=True)
+        assert await tested._write_changed()
+        assert caplog.records == []
+        for _ in range(60):
+            time += 1.0
+            assert await tested._write_changed()
+    assert len(made.seen) <= 8
+    (record,) = caplog.records
+    assert record.getMessage().startswith("PodCPUBinding ns/a: status not written: 4")
+
+
+async def test_a_binding_that_was_made_anew_meanwhile_has_its_status_at_once():
+    time, answers = 0.0, [refuses(422, "Invalid")]
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        return await answers.pop()(request) if answers else web.json_response(binding("a"))
+
+    async with faulty([server]) as made:
+        settings = PinningSettings(Path("state"), Path("config"))
+        tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
+        tested.put(("ns", "a"), binding("a"), asks_anew=True)
+        assert await tested._write_changed()
+        tested.put(("ns", "a"), binding("a") | {"uid": "another"}, asks_anew=True)
+        assert not await tested._write_changed()
+    assert len(made.seen) == 2
 
 
 async def test_a_status_that_is_refused_is_tried_less_and_less_often(tmp_path):
