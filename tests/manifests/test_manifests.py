@@ -361,7 +361,20 @@ def test_metrics_are_served_to_authorized_callers_by_every_workload():
     for key in WORKLOADS:
         (container,) = objects()[key]["spec"]["template"]["spec"]["containers"]
         (port,) = [port["containerPort"] for port in container["ports"] if port["name"] == "metrics"]
-        assert f"--secure-metrics-bind=0.0.0.0:{port}" in container["args"]
+        assert f"--secure-metrics-bind=:{port}" in container["args"]
+
+
+def test_all_that_is_served_is_served_on_the_addresses_of_ipv6_too():
+    """A pod of an IPv6 cluster has no other address: kubelet's probes fail where only 0.0.0.0 is bound."""
+    binds = [
+        arg.partition("=")[2]
+        for key in WORKLOADS
+        for container in objects()[key]["spec"]["template"]["spec"]["containers"]
+        for arg in container["args"]
+        if "-bind=" in arg or arg.startswith("--bind=")
+    ]
+    assert binds
+    assert [bind for bind in binds if bind.rpartition(":")[0] not in ("", "$(POD_IP)")] == []
 
 
 def test_who_reads_metrics_has_that_right_and_no_other():

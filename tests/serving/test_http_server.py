@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import re
 import socket
 import threading
 import time
@@ -292,6 +294,72 @@ def test_a_thread_answers_while_the_loop_of_the_process_is_held():
 def test_an_address_that_is_taken_is_an_error_at_once():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
         HttpServer(f"127.0.0.1:{taken.getsockname()[1]}", ROUTES)
+
+
+def test_an_address_that_cannot_be_bound_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=re.escape(f"cannot listen on {bind}: Address already in use")):
+            HttpServer(bind, ROUTES)
+    with pytest.raises(OSError, match=re.escape("cannot listen on 192.0.2.1:80: ")):
+        HttpServer("192.0.2.1:80", ROUTES)
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def served_everywhere() -> AsyncIterator[int]:
+    server = HttpServer(":0", ROUTES, LIMITS)
+    await server.start()
+    try:
+        yield server.port
+    finally:
+        await server.cleanup()
+
+
+async def answers(host: str, port: int) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(10):
+        line = await reader.readline()
+    writer.close()
+    return b"200 OK" in line
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_without_a_host_kubelet_finds_it_at_a_pods_ipv4_address_and_at_its_ipv6_address():
+    async with served_everywhere() as port:
+        assert await answers("127.0.0.1", port)
+        assert await answers("::1", port), "a pod of an IPv6 cluster has no other address"
+
+
+@pytest.mark.parametrize("refused", ["socket", "bind"])
+async def test_without_a_host_it_listens_on_ipv4_where_the_kernel_has_no_ipv6(refused, monkeypatch):
+    class Socket(socket.socket):
+        def __init__(self, family=-1, *args, **kwargs):
+            if family == socket.AF_INET6 and refused == "socket":
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *args, **kwargs)
+
+        def bind(self, address):
+            if self.family == socket.AF_INET6:
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            super().bind(address)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", Socket)
+        server = HttpServer(":0", ROUTES, LIMITS)
+    await server.start()
+    try:
+        assert await answers("127.0.0.1", server.port)
+    finally:
+        await server.cleanup()
 
 
 async def test_an_idle_connection_is_closed_after_its_keep_alive_time():

@@ -9,6 +9,7 @@ from typing import TypeVar
 from concerto.api.quantities import parse_duration, whole
 
 _N = TypeVar("_N", int, float)
+_HIGHEST_PORT = 65_535
 
 
 def duration(lowest: str, highest: str, example: str, *, whole_seconds: bool = False) -> Callable[[str], float]:
@@ -46,6 +47,14 @@ def memory(lowest: str, highest: str, example: str) -> Callable[[str], int]:
     """Reads an amount of memory within bounds, as bytes; ``example`` is one to name where another is refused."""
     wanted = f"an amount of memory from {lowest} to {highest}"
     return _within(whole, whole(lowest), whole(highest), wanted, example)
+
+
+def listening(text: str) -> str:
+    """Takes ``host:port`` to listen on; an empty host is every address."""
+    port = text.rpartition(":")[2]
+    if ":" not in text or not (port.isascii() and port.isdecimal()) or int(port) > _HIGHEST_PORT:
+        raise _refused(text, f"an address and a port up to {_HIGHEST_PORT}", ":8080, on every address")
+    return text
 
 
 def _within(parse: Callable[[str], _N], lowest: _N, highest: _N, wanted: str, example: str) -> Callable[[str], _N]:

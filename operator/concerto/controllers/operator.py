@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import resource
 import socket
 import sys
 import uuid
@@ -15,7 +14,7 @@ from typing import Any
 import kopf
 import uvloop
 
-from concerto.api.arguments import duration
+from concerto.api.arguments import duration, listening
 from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.autoscaling.flags import settings_from as autoscaling_settings
 from concerto.controllers.capacity.kinds_trace import KindsTrace
@@ -33,6 +32,7 @@ from concerto.kube import ClusterConfig, ConfigError, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.lease import LeaseSettings
+from concerto.linux.open_files import raise_open_files_limit
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.serving.http_server import HttpServer, HttpServerThread
 
@@ -45,11 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", help="the operator's own namespace; by default the one it runs in")
     parser.add_argument(
         "--bind",
-        default="0.0.0.0:8080",
+        default=":8080",
+        type=listening,
+        metavar="HOST:PORT",
         help="where /metrics, /healthz, /readyz, /watcher and /debug/trace are served",
     )
     parser.add_argument(
         "--secure-metrics-bind",
+        type=listening,
         metavar="HOST:PORT",
         help="serve /metrics there, over TLS and to callers that may get it, and not at --bind; takes the right to "
         "create TokenReviews and SubjectAccessReviews",
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=args.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     search_new_objects_only()
-    raise_descriptor_limit()
+    raise_open_files_limit()
     try:
         config = load_config(args.kubeconfig, args.context)
     except ConfigError as error:
@@ -147,12 +150,6 @@ def run(args: argparse.Namespace) -> int:
         clusterwide=True,
     )
     return 1 if operator.failed else 0
-
-
-def raise_descriptor_limit() -> None:
-    """Allow as many open files as the kernel lets this process have: sockets to the API server come first of all."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def exit_at_once() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -17,6 +19,8 @@ from aiohttp.typedefs import Handler
 from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits
 from concerto.serving.request_turns import RequestTurns
 
+_NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT, errno.ENOPROTOOPT})
+"""How a kernel without IPv6 refuses such a socket."""
 _LIMITS = ConnectionLimits(connections=64, pause_seconds=0.002)
 _TLS_LIMITS = ConnectionLimits()
 
@@ -68,7 +72,7 @@ class HttpServer:
         """The address is bound at once; nothing is accepted before `start`.
 
         Args:
-            bind: ``host:port``; an empty host is every IPv4 address, and port 0 takes a free one.
+            bind: ``host:port``; an empty host is every address, of IPv4 and of IPv6, and port 0 takes a free one.
             routes: what is served.
             limits: of connections and requests.
             tls: context for TLS; None serves without it.
@@ -158,12 +162,33 @@ class HttpServerThread:
 
 def _listen(bind: str, queue: int) -> socket.socket:
     host, _, port = bind.rpartition(":")
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host.strip("[]") or "0.0.0.0", int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
+    try:
+        if not host:
+            return _listen_everywhere(int(port), queue)
+        family, _, _, _, address = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return _bound(family, address, queue)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {bind}: {error.strerror}") from error
+
+
+def _listen_everywhere(port: int, queue: int) -> socket.socket:
+    """One socket for IPv4 and IPv6: a pod of an IPv6 cluster has no other address, and kubelet asks there."""
+    try:
+        return _bound(socket.AF_INET6, ("::", port), queue)
+    except OSError as error:
+        if error.errno not in _NO_IPV6:
+            raise
+    return _bound(socket.AF_INET, ("0.0.0.0", port), queue)
+
+
+def _bound(family: int, address: tuple[Any, ...], queue: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if address[0] == "::":  # whatever sysctl net.ipv6.bindv6only says
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(address)
         listener.listen(queue)
         listener.setblocking(False)
