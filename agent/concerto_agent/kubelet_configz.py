@@ -1,4 +1,4 @@
-"""The CPUs of kubelet's setting ``reservedSystemCPUs``, read from its endpoint ``/configz`` on the node.
+"""Kubelet's settings ``reservedSystemCPUs`` and ``cpuCFSQuota``, read from its endpoint ``/configz`` on the node.
 
 Kubelet's configuration file does not have them if kubelet reads its settings from flags or from a drop-in folder. Since
 Kubernetes 1.33, ``/configz`` takes the right to get ``nodes/configz``. Reading it through the API server would take
@@ -54,6 +54,8 @@ class KubeletConfigz:
         self._node_name = node_name
         self._settings = settings
         self._answer: tuple[frozenset[int], bytes | None] | None = None
+        self._has_asked = False
+        self._sets_quotas: bool | None = None
         self._last_problem = ""
 
     def reserved(self) -> frozenset[int] | None:
@@ -61,6 +63,17 @@ class KubeletConfigz:
         if self._answer is None or self._answer[1] != self._file():
             return None
         return self._answer[0]
+
+    def sets_quotas(self, by_file: bool | None) -> bool | None:
+        """Whether kubelet makes CPU quotas of limits, as it last answered; None before it was asked.
+
+        An answer is not dropped when kubelet is away: quotas that it was told not to set would be written meanwhile,
+        and nobody would take them back.
+
+        Args:
+            by_file: what its configuration file says, which counts if it never answers.
+        """
+        return by_file if self._has_asked and self._sets_quotas is None else self._sets_quotas
 
     async def refresh(self, node: Mapping[str, Any]) -> None:
         """Request kubelet's settings. Without an answer, the last one is dropped.
@@ -73,6 +86,8 @@ class KubeletConfigz:
         try:
             settings = (await self._get(node))["kubeletconfig"]
             answer = parse_cpu_list(settings.get("reservedSystemCPUs") or ""), file
+            if isinstance(quotas := settings.get("cpuCFSQuota"), bool):
+                self._sets_quotas = quotas
             if before is None or before[0] != answer[0]:
                 log.info("kubelet's reservedSystemCPUs: %s", format_cpu_list(answer[0]) or "none")
         except (KubeError, OSError) as error:
@@ -80,6 +95,7 @@ class KubeletConfigz:
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             problem = f"unexpected answer or Node ({type(error).__name__}: {error})"
         self._answer = answer  # the last one counts during the request, so that its CPUs stay reserved
+        self._has_asked = True
         if problem and problem != self._last_problem:
             log.warning("kubelet's /configz can't be read, so its file and the Node are used: %s", problem)
         self._last_problem = problem

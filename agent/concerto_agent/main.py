@@ -9,24 +9,27 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
 import time
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concerto.api.arguments import memory, number
+from concerto.api.arguments import listening, memory, number
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.own_version import own_version
-from concerto.kube.resources import PODS
+from concerto.kube.resources import NODES, PODS
+from concerto.linux.open_files import raise_open_files_limit
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings
-from concerto_agent.pod_census import limits_of, trim_pod
+from concerto_agent.pod_census import Object, limits_of, trim_pod
 from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
 from concerto_agent.topology_publisher import TopologySettings
 
@@ -93,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pod-metrics-bind",
+        type=listening,
         metavar="HOST:PORT",
         help="serve CPU and memory of the node's pods there over TLS, for autoscaling (default: not served)",
     )
@@ -125,11 +129,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics-bind",
+        type=listening,
         metavar="HOST:PORT",
         help="serve /healthz, /readyz, /debug/trace and /metrics there (default: not served)",
     )
     parser.add_argument(
         "--secure-metrics-bind",
+        type=listening,
         metavar="HOST:PORT",
         help="serve /metrics there, over TLS and to callers that may get it, and not at --metrics-bind; takes the "
         "right to create TokenReviews and SubjectAccessReviews",
@@ -164,17 +170,19 @@ def run(args: argparse.Namespace) -> int:
         nri=_nri_settings(args.nri_socket),
     )
     if args.release:
-        return _release(args, where, pinning)
+        return _release(args, where, pinning, certificate)
+    raise_open_files_limit()
     try:
         config = ClusterConfig.load(args.kubeconfig)
         topology = TopologySettings(kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config)
-        settings = AgentSettings(topology=topology, pinning=pinning if args.pinning else None)
+        settings = AgentSettings(topology=topology)
         binds = metrics.Binds(args.metrics_bind, args.secure_metrics_bind, args.pod_metrics_bind)
         configz = None
         if args.pinning:  # whose component gives the right
             from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
 
             configz = KubeletConfigz(config, args.node_name, ConfigzSettings(args.kubelet_config, certificate))
+            settings = replace(settings, pinning=replace(pinning, sets_quotas=configz.sets_quotas))
         return asyncio.run(_run(config, args.node_name, where, settings, binds, configz))
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)
@@ -201,22 +209,24 @@ def _copy_certificate(source: Path, target: Path) -> int:
     return 0
 
 
-def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSettings) -> int:
-    """Cpusets need the node alone; which quotas its pods had, the API server knows."""
+def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSettings, certificate: Path) -> int:
+    """Cpusets need the node alone; which quotas its pods had, the API server knows, and kubelet whether it sets any."""
     from concerto_agent.pinning_release import release
 
-    limits, problem = None, ""
+    limits, sets_quotas, problem = None, kubelet_sets_quotas(pinning.kubelet_config), ""
     try:
-        limits = asyncio.run(_limits(args.kubeconfig, args.node_name, pinning.release_timeout_seconds))
-        if kubelet_sets_quotas(pinning.kubelet_config) is None:
+        config = ClusterConfig.load(args.kubeconfig)
+        limits, node = asyncio.run(_pods_and_node(config, args.node_name, pinning.release_timeout_seconds))
+        sets_quotas = asyncio.run(kubelets_word_on_quotas(node, config, args, certificate))
+        if sets_quotas is None:
             problem = (
-                f"{pinning.kubelet_config} can't be read, so it is unknown whether kubelet sets CPU quotas "
-                "(--kubelet-config)"
+                f"neither kubelet nor {pinning.kubelet_config} says whether it sets CPU quotas (--kubelet-certificate, "
+                "--kubelet-config)"
             )
     except (ConfigError, KubeError, TimeoutError) as error:
         problem = f"the node's pods can't be read: {error or type(error).__name__}"
     try:
-        release(where, pinning, time.time, limits)
+        release(where, replace(pinning, sets_quotas=lambda _: sets_quotas), time.time, limits)
     except (OSError, ValueError) as error:
         print(f"concerto agent: pins are not released: {error}", file=sys.stderr)
         return 1
@@ -227,10 +237,34 @@ def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSetting
     return 0
 
 
-async def _limits(kubeconfig: str | None, node_name: str, within_seconds: float) -> dict[str, PodLimits]:
-    async with asyncio.timeout(within_seconds), await Session.open(ClusterConfig.load(kubeconfig)) as session:
+async def _pods_and_node(
+    config: ClusterConfig, node_name: str, within_seconds: float
+) -> tuple[dict[str, PodLimits], Object]:
+    """CPU limits of the node's pods, and the Node; that is empty if it can't be read."""
+    async with asyncio.timeout(within_seconds), await Session.open(config) as session:
         listed = await session.list(PODS.path(), field_selector=f"spec.nodeName={node_name}")
-    return limits_of(map(trim_pod, listed["items"]))
+        node: Object = {}
+        with contextlib.suppress(KubeError):
+            node = await session.get(NODES.path(name=node_name))
+    return limits_of(map(trim_pod, listed["items"])), node
+
+
+async def kubelets_word_on_quotas(
+    node: Object, config: ClusterConfig, args: argparse.Namespace, certificate: Path
+) -> bool | None:
+    """Whether kubelet sets CPU quotas, as it answers, else as its file says; None if neither is known.
+
+    Args:
+        node: the Node, as the API server has it.
+        config: credentials and certificate authority.
+        args: with name of the node and kubelet's configuration file.
+        certificate: kubelet's.
+    """
+    from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
+
+    configz = KubeletConfigz(config, args.node_name, ConfigzSettings(args.kubelet_config, certificate))
+    await configz.refresh(node)
+    return configz.sets_quotas(kubelet_sets_quotas(args.kubelet_config))
 
 
 def _keep_tls_buffers_small() -> None:
@@ -253,7 +287,10 @@ async def _run(
     async with await Session.open(config) as session:
         agent = Agent(session, node_name, where, own_version() or "unknown", settings, configz=configz)
         ends: list[Callable[[], Awaitable[None]]] = []
-        servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.text, session)
+        try:
+            servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.text, session)
+        except OSError as error:
+            raise ConfigError(error.strerror or str(error)) from error
         ends += [each.cleanup for each in servers]
         if binds.pod_metrics and (server := await _serve_pod_metrics(agent, session, node_name, binds.pod_metrics)):
             ends.append(server.cleanup)

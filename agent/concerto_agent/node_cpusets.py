@@ -367,7 +367,8 @@ def open_cpusets(
     quotas = None
     if limits is not None:
         files = QuotaFiles(where.sys / "fs/cgroup" / _CPU[hierarchies.version], hierarchies.version)
-        quotas = PodQuotas(files, limits, kubelet_sets_quotas(settings.kubelet_config))
+        by_file = kubelet_sets_quotas(settings.kubelet_config)
+        quotas = PodQuotas(files, limits, lambda: settings.sets_quotas(by_file))
     return NodeCpusets(
         CpusetFiles(root, hierarchies.version),
         pods,

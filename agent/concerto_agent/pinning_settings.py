@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from concerto_agent.quotas import SetsQuotas, as_its_file_says
+
 if TYPE_CHECKING:
     from concerto_agent.nri.client import NriSettings
 
@@ -45,6 +47,7 @@ class PinningSettings:
         release_timeout_seconds: how long the API server may take to answer whether the DaemonSet is gone.
         fit: when a pod uses its CPUs as its workload type says.
         nri: how to register with the container runtime; None: it is not asked.
+        sets_quotas: whether kubelet makes CPU quotas of limits; takes what its configuration file says.
     """
 
     kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
@@ -58,6 +61,7 @@ class PinningSettings:
     release_timeout_seconds: float = 5.0
     fit: FitSettings = field(default_factory=FitSettings)
     nri: NriSettings | None = None
+    sets_quotas: SetsQuotas = as_its_file_says
 
 
 def kubelet_unknown(settings: PinningSettings) -> str:

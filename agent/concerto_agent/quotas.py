@@ -19,6 +19,8 @@ from concerto.api.quantities import milli
 from concerto_agent.cgroups import container_id
 from concerto_agent.files import GONE, write_file
 
+SetsQuotas = Callable[[bool | None], bool | None]
+"""Given what kubelet's configuration file says, whether kubelet makes quotas of limits; None while it is not known."""
 _MIN_QUOTA_US = 1000
 """The kernel takes none below it, and kubelet gives no smaller one."""
 
@@ -91,6 +93,11 @@ def kubelet_sets_quotas(config: Path) -> bool | None:
         return settings.get("cpuCFSQuota", True) is not False
     except (OSError, AttributeError, yaml.YAMLError):
         return None
+
+
+def as_its_file_says(by_file: bool | None) -> bool | None:
+    """Where nobody can ask kubelet itself."""
+    return by_file
 
 
 def quota_writes(now: Mapping[str, Quota], pod: str, *, lifted: bool, limits: PodLimits | None) -> dict[str, Quota]:
@@ -171,15 +178,15 @@ class PodQuotas:
     """The quotas of all pods, lifted or put back as requested."""
 
     def __init__(
-        self, files: QuotaFiles, limits: Callable[[], Mapping[str, PodLimits]], kubelet_sets: bool | None
+        self, files: QuotaFiles, limits: Callable[[], Mapping[str, PodLimits]], kubelet_sets: Callable[[], bool | None]
     ) -> None:
         """Nothing is read yet.
 
         Args:
             files: where they are.
             limits: of the pods that are known, by UID.
-            kubelet_sets: whether kubelet makes quotas of limits. Where it is not known, only what this process has
-                lifted is put back.
+            kubelet_sets: whether kubelet makes quotas of limits. While that is not known (None), only what this process
+                has lifted is put back.
         """
         self._files = files
         self._limits = limits
@@ -197,13 +204,14 @@ class PodQuotas:
             What the kernel refused, by UID.
         """
         errors = {}
-        known = self._limits() if self._kubelet_sets is not False else {}
+        kubelet_sets = self._kubelet_sets()
+        known = self._limits() if kubelet_sets is not False else {}
         for uid, (path, containers) in pods.items():
             lifted = uid in unlimited
             limits = known.get(uid)
             if lifted:
                 self._lifted.add(uid)
-            elif limits is None or not (self._kubelet_sets or uid in self._lifted):
+            elif limits is None or not (kubelet_sets or uid in self._lifted):
                 continue
             error = self._files.enforce(path, containers, lifted=lifted, limits=limits)
             if error is not None:

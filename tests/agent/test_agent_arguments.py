@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from argparse import ArgumentParser
 
 import pytest
 
-from concerto_agent.main import add_arguments
+from concerto_agent.main import add_arguments, run
 
 
 def memory_of(text: str) -> int:
@@ -24,3 +26,56 @@ def test_memory_that_no_node_has_is_refused(text, capsys):
 
 def test_memory_of_a_node_is_taken():
     assert memory_of("8Gi") == 8 * 2**30
+
+
+def binds(option: str, text: str) -> str:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    return str(vars(parser.parse_args(["--node-name=n", f"{option}={text}"]))[option[2:].replace("-", "_")])
+
+
+BINDS = pytest.mark.parametrize("option", ["--metrics-bind", "--secure-metrics-bind", "--pod-metrics-bind"])
+
+
+@BINDS
+@pytest.mark.parametrize("text", ["", "9101", "localhost", "::1:", ":http", ":70000", ":-1", ":٣"])
+def test_an_address_that_nobody_can_listen_on_is_refused(option, text, capsys):
+    with pytest.raises(SystemExit):
+        binds(option, text)
+    message = f"{text!r} is not an address and a port up to 65535: write for example :8080, on every address"
+    assert message in capsys.readouterr().err
+
+
+@BINDS
+@pytest.mark.parametrize("text", [":9101", "0.0.0.0:9101", "[::]:9101", "fd00::2:9102", "10.0.0.1:0", "localhost:1"])
+def test_addresses_of_both_families_are_taken_also_as_a_pod_is_given_its_own(option, text):
+    assert binds(option, text) == text
+
+
+def test_an_address_of_another_machine_ends_the_agent_with_a_sentence(tmp_path, capsys):
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {token: t}}],"
+        " contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}"
+    )
+    parser = ArgumentParser()
+    add_arguments(parser)
+    args = ["--node-name=n", f"--kubeconfig={kubeconfig}", "--metrics-bind=192.0.2.1:9101", f"--sys={tmp_path}"]
+    assert run(parser.parse_args(args)) == 2
+    assert "concerto agent: cannot listen on 192.0.2.1:9101: " in capsys.readouterr().err
+
+
+def test_an_agent_may_open_as_many_files_as_the_kernel_lets_it():
+    """It keeps four of each pod open, and a container may begin with a limit of 1,024."""
+    code = """
+import argparse, resource
+from concerto_agent.main import add_arguments, run
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+parser = argparse.ArgumentParser()
+add_arguments(parser)
+assert run(parser.parse_args(["--node-name=n", "--kubeconfig=/nowhere/kubeconfig"])) == 2
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard), resource.getrlimit(resource.RLIMIT_NOFILE)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from concerto.kube import ClusterConfig
+from concerto_agent import main
 from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
+from concerto_agent.main import add_arguments
 from support.faulty_server import Answer, refuses, says
 
 NODE = "node-4"
@@ -123,3 +126,72 @@ async def test_while_kubelet_is_asked_again_its_last_answer_counts(tmp_path):
         await made.refresh(node)
         await made.refresh(node)
     assert meanwhile == [None, {4}]
+
+
+QUOTAS = {
+    "no quotas, by a flag": (says(200, {"kubeletconfig": {"cpuCFSQuota": False}}), False),
+    "quotas": (says(200, {"kubeletconfig": {"cpuCFSQuota": True}}), True),
+    "nothing of it": (says(200, {"kubeletconfig": {}}), None),
+    "no right": (refuses(403, "Forbidden"), None),
+    "something else": (says(200, {"kubeletconfig": {"cpuCFSQuota": "off"}}), None),
+}
+
+
+@pytest.mark.parametrize(("answer", "expected"), QUOTAS.values(), ids=QUOTAS)
+@pytest.mark.parametrize("by_file", [True, False, None])
+async def test_kubelets_answer_on_quotas_counts_before_its_file(tmp_path, answer, expected, by_file):
+    certificate = make_certificate(tmp_path, NODE)
+    made = configz(tmp_path, certificate)
+    assert made.sets_quotas(by_file) is None, "nobody has asked: what is written by mistake stays"
+    async with kubelet(certificate, answer) as (node, _):
+        await made.refresh(node)
+    assert made.sets_quotas(by_file) is (by_file if expected is None else expected)
+
+
+async def test_kubelets_answer_on_quotas_counts_while_it_is_away(tmp_path):
+    certificate = make_certificate(tmp_path, NODE)
+    made = configz(tmp_path, certificate)
+    async with kubelet(certificate, says(200, {"kubeletconfig": {"cpuCFSQuota": False}})) as (node, _):
+        await made.refresh(node)
+    await made.refresh(node)
+    assert made.sets_quotas(True) is False
+    async with kubelet(certificate, says(200, {"kubeletconfig": {"cpuCFSQuota": True}})) as (node, _):
+        await made.refresh(node)
+    assert made.sets_quotas(False) is True
+
+
+def arguments(tmp_path: Path, *more: str) -> Namespace:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args([f"--node-name={NODE}", f"--kubelet-config={tmp_path / 'config.yaml'}", *more])
+
+
+async def test_a_release_by_hand_asks_kubelet_before_it_reads_its_file(tmp_path):
+    (tmp_path / "config.yaml").write_text("kind: KubeletConfiguration")
+    certificate = make_certificate(tmp_path, NODE)
+    api = ClusterConfig(
+        "https://api", certificate_authority_data=make_certificate(tmp_path, "api").read_text(), token="t"
+    )
+    asked = api, arguments(tmp_path), certificate
+    async with kubelet(certificate, says(200, {"kubeletconfig": {"cpuCFSQuota": False}})) as (node, _):
+        assert await main.kubelets_word_on_quotas(node, *asked) is False
+    assert await main.kubelets_word_on_quotas({}, *asked) is True, "the file does not say otherwise"
+
+
+def test_an_agent_that_pins_asks_kubelet_whether_it_sets_quotas(tmp_path, monkeypatch):
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {token: t}}],"
+        " contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}"
+    )
+    given: list[Any] = []
+
+    async def run(*args: object) -> int:
+        given.extend(args)
+        return 0
+
+    monkeypatch.setattr(main, "_run", run)
+    assert main.run(arguments(tmp_path, "--pinning", f"--kubeconfig={kubeconfig}")) == 0
+    settings, asker = given[3], given[5]
+    assert isinstance(asker, KubeletConfigz)
+    assert settings.pinning.sets_quotas == asker.sets_quotas

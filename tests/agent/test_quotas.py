@@ -103,7 +103,7 @@ def test_quotas_go_from_the_pod_downwards_and_come_back_from_the_containers_upwa
         path.write_text(text + "\n")
 
     limits = {"u": PodLimits(500, {ID: 500})}
-    quotas = PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=True)
+    quotas = PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=lambda: True)
     before = {path: file.read_text() for path, file in files.items()}
     pods = {"u": (POD, [path for path in files if path != POD])}
     assert quotas.enforce(pods, ()) == {}
@@ -111,7 +111,7 @@ def test_quotas_go_from_the_pod_downwards_and_come_back_from_the_containers_upwa
     quotas.enforce(pods, {"u"})
     assert {file.read_text().split()[0] for file in files.values()} == {"max" if version == 2 else "-1"}
     assert order == ["", f"/cri-containerd-{ID}.scope"]
-    again = PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=True)
+    again = PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=lambda: True)
     again.enforce(pods, ())  # by an agent that did not lift them
     assert {path: file.read_text() for path, file in files.items()} == before
     assert order[2:] == [f"/cri-containerd-{ID}.scope", ""]
@@ -141,7 +141,8 @@ def test_who_comes_after_an_agent_that_was_killed_between_two_writes_ends_what_i
             path.write_text(text + "\n")
 
         limits = {"u": PodLimits(500, {ID: 500})}
-        PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=True).enforce(pods, unlimited)
+        quotas = PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=lambda: True)
+        quotas.enforce(pods, unlimited)
 
     enforce({"u"} if not began else ())
     with pytest.raises(Killed):
@@ -158,7 +159,7 @@ def test_no_quota_is_smaller_than_the_kernel_takes(tmp_path):
     files = tree(tmp_path, 2)
     for file in files.values():
         file.write_text("max 100000\n")
-    quotas = PodQuotas(QuotaFiles(tmp_path, 2), lambda: {"u": PodLimits(5, {ID: 5})}, kubelet_sets=True)
+    quotas = PodQuotas(QuotaFiles(tmp_path, 2), lambda: {"u": PodLimits(5, {ID: 5})}, kubelet_sets=lambda: True)
     quotas.enforce({"u": (POD, [path for path in files if path != POD])}, ())
     assert sorted({file.read_text().split()[0] for file in files.values()}) == ["1000", "max"]
 
@@ -169,7 +170,7 @@ def test_what_nobody_is_known_to_have_lifted_stays_lifted(tmp_path, kubelet_sets
     for file in files.values():
         file.write_text("max 100000\n")
     limits = {"u": PodLimits(500, {ID: 500})}
-    quotas = PodQuotas(QuotaFiles(tmp_path, 2), lambda: limits, kubelet_sets)
+    quotas = PodQuotas(QuotaFiles(tmp_path, 2), lambda: limits, lambda: kubelet_sets)
     quotas.enforce({"u": (POD, [path for path in files if path != POD])}, ())
     assert {file.read_text() for file in files.values()} == {"max 100000\n"}
 
@@ -207,6 +208,23 @@ def test_a_release_by_hand_gives_back_quotas_where_the_pods_limits_are_known(tmp
     assert {file.read_text().strip() for file in quotas} == {quota}
 
 
+def test_a_kubelet_that_was_told_by_a_flag_to_set_no_quotas_has_none_set_for_it(tmp_path):
+    """Its file does not say so, and every pod with a limit would be throttled."""
+    files = tree(tmp_path, 2)
+    for file in files.values():
+        file.write_text("max 100000\n")
+    said: list[bool | None] = [None]
+    quotas = PodQuotas(QuotaFiles(tmp_path, 2), lambda: {"u": PodLimits(500, {ID: 500})}, lambda: said[0])
+    pods = {"u": (POD, [path for path in files if path != POD])}
+    for answer in (None, False):
+        said[0] = answer
+        quotas.enforce(pods, ())
+        assert {file.read_text() for file in files.values()} == {"max 100000\n"}
+    said[0] = True
+    quotas.enforce(pods, ())
+    assert files[POD].read_text().split() == ["50000", "100000"]
+
+
 def test_no_quota_is_lifted_while_the_pod_can_run_where_others_do(tmp_path):
     topology = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
     cgroups = CgroupfsModel(tmp_path / "cpuset", 1, topology.cpus)
@@ -227,7 +245,7 @@ def test_no_quota_is_lifted_while_the_pod_can_run_where_others_do(tmp_path):
 
     cpusets = NodeCpusets(
         CpusetFiles(cgroups.root, 1, write), lambda: dict(node.pods), lambda: topology, KubeletRule,
-        PinningSettings(), lambda: 0.0, PodQuotas(QuotaFiles(tmp_path / "cpu", 1), dict, True),
+        PinningSettings(), lambda: 0.0, PodQuotas(QuotaFiles(tmp_path / "cpu", 1), dict, lambda: True),
     )  # fmt: skip
 
     def lifted_with(*cannot_be_written: str) -> bool:
