@@ -129,7 +129,7 @@ def _has_containers(root: Path, kubepods: str) -> bool:
 def _directories(root: Path, path: str) -> list[str]:
     """Names of the cgroups directly below one; empty if it is gone."""
     try:
-        return list(subdirectories(_below(root, path)))
+        return subdirectories(_below(root, path))
     except OSError:
         return []
 
