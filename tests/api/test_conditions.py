@@ -64,3 +64,8 @@ def test_an_object_that_is_not_ready_is_reconciled_or_stalled(status, reconcilin
     assert ready.message == "Why."
     assert {each.reason for each in progress} == {"Reason"}
     assert {each.type: (each.status, each.message) for each in progress} == expected
+
+
+def test_an_object_whose_time_is_over_is_not_stalled():
+    _, reconciling, stalled = with_progress(Condition("Ready", "False", "Expired", "Over."), has_ended=True)
+    assert (reconciling.status, stalled.status) == ("False", "False")

@@ -33,14 +33,15 @@ NOT_STALLED = "The object is not stalled."
 """Messages of the conditions Reconciling and Stalled that are False, the same for every kind."""
 
 
-def with_progress(ready: Condition, reconciling: str = "") -> list[Condition]:
+def with_progress(ready: Condition, reconciling: str = "", *, has_ended: bool = False) -> list[Condition]:
     """The condition Ready, and beside it Reconciling and Stalled, which kstatus reads; all have the reason of Ready.
 
     Args:
         ready: the condition Ready. If it is False and nothing is being done about it, the object is stalled.
         reconciling: what is being done about it, as a sentence; empty if nothing is.
+        has_ended: whether nothing is to be done about it, as the object's time is over: then it is not stalled.
     """
-    is_stalled = ready.status == "False" and not reconciling
+    is_stalled = ready.status == "False" and not reconciling and not has_ended
     return [
         ready,
         Condition("Reconciling", "True" if reconciling else "False", ready.reason, reconciling or NOT_RECONCILING),

@@ -49,7 +49,7 @@ def build_reservation_status(
         words = f"{held} of {state.remaining} units are held: {why}. The rest is tried again every few seconds."
         phase, ready = "Pending", Condition("Ready", "False", reason, words)
     conditions = [
-        *with_progress(ready, "Looking for room." if phase == "Pending" else ""),
+        *with_progress(ready, "Looking for room." if phase == "Pending" else "", has_ended=phase == "Expired"),
         Condition(
             "Expired",
             "True" if state.expired else "False",
