@@ -291,6 +291,28 @@ async def test_answers_are_forgotten_whatever_times_the_node_writes(drift):
         assert len(agents._nodes["n1"].answers) <= 5
 
 
+@pytest.mark.parametrize("jump", [-20.0, -9.0, -4.0, 4.0, 25.0], ids=lambda jump: f"by {jump:g} s")
+async def test_no_rate_is_taken_over_a_time_in_which_the_nodes_clock_was_set(jump):
+    """By one that was set back by 9 s, 15 s of CPU time are used within 6 s, and the target has 2.5 times the pods."""
+    clock, found = Clock(), []
+    async with serving() as node, asking({("", "n1"): node.capacity()}, clock) as agents:
+        for step in range(8):
+            clock.now = NOW + 15 * step
+            node.text = said(3.0 * step, clock.now + (jump if step >= 4 else 0.0))
+            reading = (await agents.usage("n", [pod()])).usage.get("web")
+            found.append(reading and reading.sample("cpu", None).value)
+    assert found == [None, 200, 200, 200, None, 200, 200, 200]
+
+
+async def test_a_reading_that_was_kept_for_a_second_and_came_late_gives_a_rate():
+    clock = Clock()
+    async with serving() as node, asking({("", "n1"): node.capacity()}, clock) as agents:
+        for cpu, came, at in ((0.0, 0.0, -2.9), (3.0, 12.1, 12.1), (6.0, 27.1, 24.2)):
+            clock.now, node.text = NOW + came, said(cpu, NOW + at)
+            found = await agents.usage("n", [pod()])
+            assert (came > 0) == ("web" in found.usage)
+
+
 async def test_what_unfolds_is_not_unfolded():
     clock = Clock()
     async with serving() as node, asking({("", "n1"): node.capacity()}, clock) as agents:

@@ -45,6 +45,8 @@ class AgentSettings:
         shortest_seconds: and over this before.
         longest_seconds: older answers are dropped.
         stale_seconds: a reading whose time is further than this from now is not used.
+        max_lag_seconds: a reading is taken up to this long before its answer comes. Where the times of two readings are
+            further from the times of their answers, the node's clock was set in between: no rate is taken.
         timeout_seconds: for one answer.
         concurrency: agents asked at a time.
         largest_bytes: of an answer; more is a fault. 500 pods of four containers are 1.5 MiB.
@@ -56,6 +58,7 @@ class AgentSettings:
     shortest_seconds: float = 1.0
     longest_seconds: float = 60.0
     stale_seconds: float = 30.0
+    max_lag_seconds: float = 3.0
     timeout_seconds: float = 2.0
     concurrency: int = 64
     largest_bytes: int = 2 * 2**20
@@ -280,7 +283,7 @@ class AgentMetrics:
         at, window, usage = math.inf, 0.0, {}
         for container in pod.shape.containers:
             key = (namespace, pod.name, container.name)
-            if (new := answers[-1].points.get(key)) is None or (old := self._base(answers[:-1], key, new)) is None:
+            if (new := answers[-1].points.get(key)) is None or (old := self._base(answers, key, new)) is None:
                 return None
             seconds = new.at - old.at
             rate = (new.cpu - old.cpu) / seconds
@@ -291,13 +294,16 @@ class AgentMetrics:
     def _base(self, answers: Sequence[Answer], key: ContainerKey, new: Point) -> Point | None:
         """The point to take the rate from: of the same container, the last that is a window ago, else the oldest."""
         found: Point | None = None
-        for answer in reversed(answers):
+        for answer in reversed(answers[:-1]):
             point = answer.points.get(key)
             if point is None or point.cpu > new.cpu or point.at < new.started:
                 break
-            if new.at - point.at >= self._settings.shortest_seconds:
+            seconds = new.at - point.at
+            if abs(seconds - (answers[-1].came_at - answer.came_at)) > self._settings.max_lag_seconds:
+                break
+            if seconds >= self._settings.shortest_seconds:
                 found = point
-            if new.at - point.at >= self._settings.window_seconds:
+            if seconds >= self._settings.window_seconds:
                 break
         return found
 
