@@ -180,7 +180,8 @@ def find_obstacle(
 class ContainerWatcher:
     """Tells of containers that appear in pods' cgroups, of processes that enter them, and of foreign writes.
 
-    Each thing is watched first and looked at then: a process that enters between the two is seen by the look.
+    Each thing is watched first and looked at then: a process that enters between the two is seen by the look. While the
+    kernel gives no inotify instance, nothing is told, and all pods are looked at every few seconds anyway.
     """
 
     def __init__(self, root: Path, on_change: Callable[[str], None], open_inotify: Callable[[], Inotify]) -> None:
@@ -193,14 +194,28 @@ class ContainerWatcher:
         """
         self._root = root
         self._on_change = on_change
-        self._inotify = open_inotify()
+        self._open_inotify = open_inotify
+        self._inotify: Inotify | None = None
+        self._has_complained = False
         self._watched: dict[int, tuple[str, str]] = {}  # the pod's UID, and the path of the cgroup
         self._of_pod: dict[str, set[int]] = {}
         self._paths: dict[str, str] = {}  # of the pods' cgroups, by UID
+        self._open()
 
-    def fileno(self) -> int:
-        """Readable when something happened."""
-        return self._inotify.fileno()
+    def _open(self) -> None:
+        """Other programs of root may have taken all instances (fs.inotify.max_user_instances), and give some back."""
+        if self._inotify is not None:
+            return
+        try:
+            self._inotify = self._open_inotify()
+        except OSError as error:
+            if not self._has_complained:
+                log.warning("no inotify: %s; what changes in cpusets is looked for every few seconds", error)
+            self._has_complained = True
+
+    def fileno(self) -> int | None:
+        """Readable when something happened; None while there is no inotify instance."""
+        return None if self._inotify is None else self._inotify.fileno()
 
     def follow(self, uid: str, path: str) -> None:
         """Watch a pod's cgroup, and the containers that are there."""
@@ -213,6 +228,7 @@ class ContainerWatcher:
 
         Whoever switches the controller cpuset off and on makes the files anew, which the kernel does not report.
         """
+        self._open()
         for uid, path in list(self._paths.items()):
             if uid in self._paths:
                 self.follow(uid, path)
@@ -226,6 +242,8 @@ class ContainerWatcher:
 
     def drain(self) -> None:
         """Take what has happened."""
+        if self._inotify is None:
+            return
         changed: dict[str, None] = {}
         for event in self._inotify.read():
             if event.mask & IN_Q_OVERFLOW:
@@ -248,7 +266,8 @@ class ContainerWatcher:
 
     def close(self) -> None:
         """Stop watching."""
-        self._inotify.close()
+        if self._inotify is not None:
+            self._inotify.close()
 
     def _look_for_containers(self, uid: str, path: str) -> None:
         try:
@@ -259,6 +278,8 @@ class ContainerWatcher:
             self._watch(uid, f"{path}/{name}")
 
     def _watch(self, uid: str, path: str) -> None:
+        if self._inotify is None:
+            return
         try:
             self._note(self._inotify.watch(self._root / path), uid, path)
         except OSError:

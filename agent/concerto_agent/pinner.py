@@ -70,7 +70,7 @@ class Pinner:
             clock: monotonic seconds.
 
         Raises:
-            OSError: the node has no cpuset hierarchy, or gives no inotify instance.
+            OSError: the node has no cpuset hierarchy.
         """
         self._session = session
         self._node_name = node_name
@@ -138,7 +138,7 @@ class Pinner:
 
     async def run(self) -> None:
         """Pin until cancelled."""
-        asyncio.get_running_loop().add_reader(self._containers.fileno(), self._containers.drain)
+        self._listen()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watcher.run())
@@ -148,8 +148,14 @@ class Pinner:
                 if self._plugin is not None:
                     tasks.create_task(self._answer_runtime(self._plugin))
         finally:
-            asyncio.get_running_loop().remove_reader(self._containers.fileno())
+            if (descriptor := self._containers.fileno()) is not None:
+                asyncio.get_running_loop().remove_reader(descriptor)
             self._containers.close()
+
+    def _listen(self) -> None:
+        """Have the loop tell of changes in containers' cgroups, if the kernel has given an inotify instance by now."""
+        if (descriptor := self._containers.fileno()) is not None:
+            asyncio.get_running_loop().add_reader(descriptor, self._containers.drain)
 
     async def release_on_uninstall(self) -> None:
         """Release every pin if the product is being removed; an agent that is only restarted leaves them."""
@@ -262,6 +268,7 @@ class Pinner:
             self._wake.clear()
             for _ in self._containers.renew():
                 await asyncio.sleep(0)
+            self._listen()
             try:
                 for _ in self._cpusets.steps(list(self._claims.values())):
                     await asyncio.sleep(0)  # containers that have just started come first

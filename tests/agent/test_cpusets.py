@@ -366,6 +366,33 @@ def test_files_that_were_away_are_watched_again(tmp_path):
     watcher.close()
 
 
+def test_without_an_inotify_instance_nothing_is_told_until_there_is_one(tmp_path, caplog):
+    """Others may have taken all that the kernel gives a user (fs.inotify.max_user_instances)."""
+    model, left = node(tmp_path, pods="a"), [3]
+    received: list[str] = []
+
+    def open_inotify() -> Inotify:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return Inotify()
+
+    watcher = ContainerWatcher(model.cgroups.root, received.append, open_inotify)
+    watcher.follow("a", model.pods["a"])
+    for _ in range(2):
+        assert watcher.fileno() is None
+        model.start_container("a", f"new{left[0]}")
+        watcher.drain()
+        list(watcher.renew())
+    assert (received, len(caplog.records)) == ([], 1)
+    list(watcher.renew())
+    assert watcher.fileno() is not None
+    model.start_container("a", "another")
+    watcher.drain()
+    assert received == ["a"]
+    watcher.close()
+
+
 ENTRIES = {"uid-1": {"c": "2-3"}}
 # cpu_manager_state, memory_manager_state, rule
 RULES = {

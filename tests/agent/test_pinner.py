@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import logging
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from concerto_agent import pinner as pinner_module
 from concerto_agent.binding_statuses import BindingStatuses
+from concerto_agent.inotify import Inotify
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from concerto_agent.pinning_settings import PinningSettings
@@ -192,6 +195,41 @@ async def test_a_status_that_is_refused_is_tried_less_and_less_often(tmp_path):
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert tried <= 8
+
+
+async def test_an_agent_without_an_inotify_instance_pins_all_the_same(tmp_path, monkeypatch):
+    sys = build(tmp_path / "sys", smt(1, 2, 2))
+    model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
+    model.start("a", "burstable")
+    (tmp_path / "cpu_manager_state").write_text(json.dumps({"policyName": "none"}))
+    reported, listens = asyncio.Event(), asyncio.Event()
+    failures = itertools.repeat(None, 3)
+
+    def open_inotify() -> Inotify:
+        if next(failures, "none") is None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        listens.set()
+        return Inotify()
+
+    monkeypatch.setattr(pinner_module, "Inotify", open_inotify)
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        if request.method == "PATCH":
+            reported.set()
+            return web.json_response(binding("a") | {"status": json.loads(await request.read())["status"]})
+        if "watch" in request.query:
+            return await hangs_up(request)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [binding("a")]})
+
+    async with faulty([server]) as made:
+        settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", repair_seconds=0.05)
+        pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
+        running = asyncio.create_task(pinner.run())
+        async with asyncio.timeout(20):
+            await reported.wait()
+            await listens.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_type_that_does_not_fit_what_the_pod_uses_is_reported(tmp_path):
