@@ -1,6 +1,14 @@
 from concerto.scheduling.plugins.domains import CountsByKey, DomainCounts
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.row_counts import RowCounts
 from support.scheduling_builders import node
+
+
+def counted(by_row):
+    counts = RowCounts()
+    for row, number in by_row.items():
+        counts.add(row, number)
+    return counts
 
 
 def test_many_rows_are_added_as_each_of_them_would_be():
@@ -9,7 +17,7 @@ def test_many_rows_are_added_as_each_of_them_would_be():
         cluster.set_node(node(f"n{i}", labels={"zone": str(i % 3)} if i % 7 else {}))
     by_row = {row: 1 + row % 4 for row in range(150)}
     at_once, one_by_one = DomainCounts(cluster, "zone"), DomainCounts(cluster, "zone")
-    at_once.add_rows(by_row, -2)
+    at_once.add_rows([(counted(by_row), -2)])
     for row, count in by_row.items():
         one_by_one.add(row, -2 * count)
     assert at_once.numbers.tolist() == one_by_one.numbers.tolist()
@@ -22,8 +30,8 @@ def test_keys_that_no_node_has_as_a_label_are_not_kept():
         cluster.set_node(node(f"n{i}", labels={"zone": str(i % 3)}))
     counts = CountsByKey(cluster)
     for key in ("zone", "rack", "row"):
-        counts[key].add_rows(dict.fromkeys(range(150), 1))
-        counts[key].add_rows({0: 1})
+        counts[key].add_rows([(counted(dict.fromkeys(range(150), 1)), 1)])
+        counts[key].add_rows([(counted({0: 1}), 1)])
         assert len(counts[key].turn(1, 1)) == 0
         counts[key].add_column(counts[key].by_row(slice(0, 150)))
     assert list(counts) == ["zone"]
@@ -36,7 +44,7 @@ def test_a_label_that_changes_while_counts_are_in_use_changes_none_of_them():
     for i in range(4):
         cluster.set_node(node(f"n{i}", labels={"zone": str(i % 2)}))
     counts = DomainCounts(cluster, "zone")
-    counts.add_rows({0: 1, 1: 2})
+    counts.add_rows([(counted({0: 1, 1: 2}), 1)])
     cluster.set_node(node("n3", labels={"zone": "another"}))
     assert counts.by_row(slice(0, 4)).tolist() == [1, 2, 1, 2]
     assert counts.turn(3, 1).tolist() == []

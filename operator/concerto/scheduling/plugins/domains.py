@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from concerto.scheduling.framework import NO_ROWS
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.pod_terms import Weighted
+from concerto.scheduling.state.row_counts import RowCounts, weighted_sum
 
 _FEW = 32
 """Rows that are added one by one; numpy takes as long for any number of them up to there."""
@@ -86,14 +88,14 @@ class DomainCounts:
         """Add to the numbers of all rows' domains: the factor times what is counted on each row."""
         self._add(slice(None), by_row[: len(self._codes)], factor)
 
-    def add_rows(self, by_row: Mapping[int, int], factor: int = 1) -> None:
-        """Add to the numbers of some rows' domains, likewise."""
-        if len(by_row) < _FEW:
-            for row, count in by_row.items():
-                self.add(row, factor * count)
+    def add_rows(self, weighted: Sequence[tuple[RowCounts, int]]) -> None:
+        """Add to the numbers of some rows' domains, likewise; several times for a row if need be."""
+        if sum(len(counts) for counts, _ in weighted) < _FEW:
+            for counts, weight in weighted:
+                for row, number in counts.items():
+                    self.add(row, weight * number)
             return
-        rows = np.fromiter(by_row.keys(), np.int64, len(by_row))
-        self._add(rows, np.fromiter(by_row.values(), np.int64, len(by_row)), factor)
+        self._add(*weighted_sum(weighted), 1)
 
     def _add(self, rows: Rows, numbers: Ints, factor: int) -> None:
         if len(self._totals) == 1:
@@ -149,3 +151,11 @@ class CountsByKey(dict[str, DomainCounts]):
             return self._nowhere
         counts = self[topology_key] = DomainCounts(self._cluster, topology_key)
         return counts
+
+    def add_terms(self, terms: Iterable[tuple[Weighted, RowCounts]]) -> None:
+        """Add the weights of terms to the domains of the rows of those who have them."""
+        by_key: dict[str, list[tuple[RowCounts, int]]] = {}
+        for (weight, term), rows in terms:
+            by_key.setdefault(term.topology_key, []).append((rows, weight))
+        for topology_key, weighted in by_key.items():
+            self[topology_key].add_rows(weighted)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import PodAffinityTerm
 from concerto.scheduling.state.pod_index import PodIndex
+from concerto.scheduling.state.row_counts import RowCounts
 from concerto.scheduling.state.signatures import PodSignatures
 
 Weighted = tuple[int, PodAffinityTerm]
@@ -45,7 +46,7 @@ def _places(key: _Key) -> list[_Place]:
     return [(namespace, label) for namespace in {*term.namespaces} or (own_namespace,)]
 
 
-def _counted(terms: Mapping[_Key, dict[int, int]]) -> Iterator[tuple[_Key, dict[int, int]]]:
+def _counted(terms: Mapping[_Key, RowCounts]) -> Iterator[tuple[_Key, RowCounts]]:
     """Terms of one namespace's pods, as far as they count for pods of others."""
     left = MAX_PARTS_OF_A_NAMESPACE
     for key, rows in terms.items():
@@ -68,9 +69,9 @@ class PodTerms(PodIndex):
     def __init__(self, signatures: PodSignatures, terms_of: Callable[[PodView], Iterable[Weighted]]) -> None:
         self._signatures = signatures
         self._terms_of = terms_of
-        self._rows: dict[_Key, dict[int, int]] = {}
+        self._rows: dict[_Key, RowCounts] = {}
         # The same by the pods that they may select, and by the namespace of the pods that have them
-        self._at: dict[_Place, dict[str, dict[_Key, dict[int, int]]]] = {}
+        self._at: dict[_Place, dict[str, dict[_Key, RowCounts]]] = {}
 
     def __bool__(self) -> bool:
         """Whether any pod has such a term, so that other pods' labels matter."""
@@ -78,7 +79,7 @@ class PodTerms(PodIndex):
 
     def selecting(
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
-    ) -> Iterator[tuple[Weighted, Mapping[int, int]]]:
+    ) -> Iterator[tuple[Weighted, RowCounts]]:
         """The terms that select a pod with these labels, each with the number of its pods by row."""
         for where, label in itertools.product((namespace, None), (None, *labels.items())):
             for own_namespace, terms in self._at.get((where, label), {}).items():
@@ -94,23 +95,21 @@ class PodTerms(PodIndex):
             if rows is None:
                 self._signatures.add_selector(weighted[1].selector)
                 key = (pod.namespace, weighted)
-                rows = self._rows[key] = {}
+                rows = self._rows[key] = RowCounts()
                 for place in _places(key):
                     self._at.setdefault(place, {}).setdefault(pod.namespace, {})[key] = rows
-            rows[row] = rows.get(row, 0) + 1
+            rows.add(row, 1)
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """Take the pod's terms off the row."""
         for weighted in self._terms_of(pod):
             rows = self._rows[pod.namespace, weighted]
-            rows[row] -= 1
-            if not rows[row]:
-                del rows[row]
-                if not rows:
-                    del self._rows[key := (pod.namespace, weighted)]
-                    for place in _places(key):
-                        self._remove(place, key)
-                    self._signatures.remove_selector(weighted[1].selector)
+            rows.add(row, -1)
+            if not rows:
+                del self._rows[key := (pod.namespace, weighted)]
+                for place in _places(key):
+                    self._remove(place, key)
+                self._signatures.remove_selector(weighted[1].selector)
 
     def _remove(self, place: _Place, key: _Key) -> None:
         namespaces, own_namespace = self._at[place], key[0]

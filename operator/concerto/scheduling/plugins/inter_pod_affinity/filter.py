@@ -79,8 +79,7 @@ class InterPodAffinity(CountsPods, FilterDefaults):
             state.present = [DomainCounts(cluster, term.topology_key, columns[-1]) for term in terms]
         for term, selection, by_row in zip(refused, selections, columns):
             state.refused.append((selection, DomainCounts(cluster, term.topology_key, by_row)))
-        for (_, term), by_row_of_term in cluster.terms.refusing.selecting(pod.namespace, pod.labels, state.namespace):
-            state.refusing[term.topology_key].add_rows(by_row_of_term)
+        state.refusing.add_terms(cluster.terms.refusing.selecting(pod.namespace, pod.labels, state.namespace))
         state.refresh()
         return state
 

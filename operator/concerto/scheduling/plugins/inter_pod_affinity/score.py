@@ -58,8 +58,7 @@ class InterPodAffinity(CountsPods, ScoreDefaults):
         columns = cluster.pod_counts.by_row(selection for _, _, selection in state.own)
         for (weight, topology_key, _), by_row in zip(state.own, columns):
             state.sums[topology_key].add_column(by_row, weight)
-        for (weight, term), rows in cluster.terms.preferring.selecting(pod.namespace, pod.labels, state.namespace):
-            state.sums[term.topology_key].add_rows(rows, weight)
+        state.sums.add_terms(cluster.terms.preferring.selecting(pod.namespace, pod.labels, state.namespace))
         return state
 
     def score(self, state: Preferences, rows: Rows) -> Floats:
