@@ -17,8 +17,8 @@ from typing import Any
 
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import ClusterConfig, Conflict, NotFound, OutcomeUnknown, Session
+from concerto.kube.request_bodies import STRATEGIC_PATCH, Patch
 from concerto.kube.resources import PODS, REPLICA_SETS
-from concerto.kube.session import STRATEGIC_PATCH, Patch
 
 Object = dict[str, Any]
 

@@ -15,7 +15,7 @@ from concerto.api.pod_decoding import PodDecoder
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
 from concerto.controllers.runtime.garbage import search_new_objects_only
-from concerto.kube.session import Object
+from concerto.kube.request_bodies import Object
 
 pytestmark = pytest.mark.bench
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from concerto.kube import ApiError, ClusterConfig, Session
-from concerto.kube.session import STRATEGIC_PATCH, Patch
+from concerto.kube.request_bodies import STRATEGIC_PATCH, Patch
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.concerto_objects import ASSIGNMENT, build_object
 from e2e.testbed.waiting import eventually

@@ -15,7 +15,8 @@ from concerto.kube import (
     TooManyRequests,
     Unreachable,
 )
-from concerto.kube.session import STRATEGIC_PATCH, Patch, wait_seconds
+from concerto.kube.request_bodies import STRATEGIC_PATCH, Patch
+from concerto.kube.session import wait_seconds
 from support.faulty_server import faulty, hangs_up, refuses, resets, says
 from support.loop_clock import pass_time
 from support.waiting import eventually

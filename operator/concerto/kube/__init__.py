@@ -23,8 +23,9 @@ from concerto.kube.errors import (
 )
 from concerto.kube.reflector import Reflector
 from concerto.kube.reflector_settings import ReflectorSettings
+from concerto.kube.request_bodies import Object
 from concerto.kube.resources import Resource
-from concerto.kube.session import Object, Session, SessionSettings
+from concerto.kube.session import Session, SessionSettings
 
 __all__ = [
     "ApiError",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from concerto.kube.request_bodies import Object
 from concerto.kube.resources import Resource
-from concerto.kube.session import APPLY_PATCH, Object, Patch, Session
+from concerto.kube.session import Session
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ async def apply_status(
         Invalid: the UID differs (which the server sees as an attempt to change it), or the status breaks the schema.
         NotFound: there is no such object; a status never makes one.
     """
-    return await session.request(
-        "PATCH",
+    return await session.apply(
         target.resource.path(target.namespace, target.name, "status"),
-        params={"fieldManager": field_manager, "force": "true" if force else "false"},
-        body=Patch(APPLY_PATCH, build_status(target, status)),
+        build_status(target, status),
+        field_manager=field_manager,
+        force=force,
         timeout_seconds=once_within_seconds,
         attempts=None if once_within_seconds is None else 1,
     )

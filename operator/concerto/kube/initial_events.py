@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 
 from concerto.kube.errors import Unreachable, api_error
-from concerto.kube.session import Decode, Object, Session
+from concerto.kube.request_bodies import Object
+from concerto.kube.session import Decode, Session
 
 _END = "k8s.io/initial-events-end"
 

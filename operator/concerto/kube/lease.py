@@ -29,8 +29,9 @@ from typing import Any
 
 from concerto.api.timestamps import format_micro_timestamp
 from concerto.kube.errors import Conflict, KubeError, NotFound
+from concerto.kube.request_bodies import Object
 from concerto.kube.resources import LEASES
-from concerto.kube.session import Object, Session
+from concerto.kube.session import Session
 
 logger = logging.getLogger(__name__)
 

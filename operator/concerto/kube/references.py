@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from concerto.kube.request_bodies import Object
 from concerto.kube.resources import Resource
-from concerto.kube.session import Object
 
 
 def build_event_subject(resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> Object:

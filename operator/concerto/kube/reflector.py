@@ -27,8 +27,9 @@ from concerto.api.resource_version import not_newer
 from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable
 from concerto.kube.initial_events import initial_events, read_event
 from concerto.kube.reflector_settings import ReflectorSettings
+from concerto.kube.request_bodies import Object
 from concerto.kube.resources import Resource
-from concerto.kube.session import Decode, Object, Session, selectors
+from concerto.kube.session import Decode, Session, selectors
 
 logger = logging.getLogger(__name__)
 

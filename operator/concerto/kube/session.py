@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,29 +14,20 @@ import orjson
 
 from concerto.kube.config import ClusterConfig
 from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
+from concerto.kube.request_bodies import (
+    APPLY_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Object,
+    Patch,
+    build_delete_options,
+    encode,
+)
 from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Outgoing, Transport, read_lines, read_refusal
 
-Object = dict[str, Any]
 Lines = list[bytes]
 
-MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _SAFE_TO_REPEAT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
-
-
-@dataclass(frozen=True)
-class Patch:
-    """A body that is a patch.
-
-    Attributes:
-        content_type: of which kind: MERGE_PATCH, APPLY_PATCH or STRATEGIC_PATCH.
-        document: the patch.
-    """
-
-    content_type: str
-    document: Object
-
 
 Decode = Callable[[bytes], Any]
 """Makes a document of JSON.
@@ -60,9 +50,9 @@ class SessionSettings:
         page_size: objects asked for at a time when listing.
         max_requests: in flight at a time, watches not counted; others wait, and are not sent if their time runs out.
             It is more than all controllers of a process have in flight by limits of their own: requests of one that
-            hang, as a webhook keeps them, must leave some to all others. Scheduling has 97 for bindings and their
-            records, 128 for nominations and evictions, half as many again where these last for long, and less than 250
-            for all else.
+            hang, as a webhook keeps them, must leave some to all others. Where as many hang as can, that is 217 for
+            bindings and their records, 288 for nominations and evictions, 36 for each of three sorts of reports and
+            events, 36 for each of three kinds that are reconciled, and less than 75 for all else.
     """
 
     connect_timeout_seconds: float = 5.0
@@ -71,7 +61,7 @@ class SessionSettings:
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 10.0
     page_size: int = 500
-    max_requests: int = 640
+    max_requests: int = 800
 
 
 class Session:
@@ -224,7 +214,14 @@ class Session:
         return await self.request("PATCH", path, body=patch, timeout_seconds=timeout_seconds, attempts=attempts)
 
     async def apply(
-        self, path: str, body: Object, *, field_manager: str, force: bool = False, timeout_seconds: float | None = None
+        self,
+        path: str,
+        body: Object,
+        *,
+        field_manager: str,
+        force: bool = False,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
     ) -> Object:
         """Server-side apply: ``body`` is all that ``field_manager`` wants to own; ``force`` takes fields from others.
 
@@ -232,8 +229,14 @@ class Session:
             Conflict: another manager owns one of the fields, and ``force`` is not set.
         """
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
-        patch = Patch(APPLY_PATCH, body)
-        return await self.request("PATCH", path, body=patch, params=params, timeout_seconds=timeout_seconds)
+        return await self.request(
+            "PATCH",
+            path,
+            body=Patch(APPLY_PATCH, body),
+            params=params,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+        )
 
     async def delete(
         self,
@@ -251,12 +254,7 @@ class Session:
             Conflict: it is not (its UID or resourceVersion differs).
             NotFound: it is gone already.
         """
-        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
-        if any(preconditions.values()):
-            body["preconditions"] = {key: value for key, value in preconditions.items() if value}
-        if propagation:
-            body["propagationPolicy"] = propagation
+        body = build_delete_options(uid, resource_version, propagation)
         return await self.request("DELETE", path, body=body, timeout_seconds=timeout_seconds, attempts=attempts)
 
     async def request(
@@ -288,7 +286,7 @@ class Session:
         if is_named and self.field_manager is not None:
             params = {"fieldManager": self.field_manager(), **(params or {})}
         content_type, document = (body.content_type, body.document) if isinstance(body, Patch) else (JSON, body)
-        data = None if document is None else _encoded(document)
+        data = None if document is None else encode(document)
         return await self._send(Outgoing(method, path, params, data, content_type), timeout_seconds, attempts)
 
     async def _send(
@@ -372,13 +370,6 @@ def wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> flo
     asked = failure.retry_after if isinstance(failure, ApiError) else None
     wait = backoff_seconds if asked is None else asked
     return wait * random.uniform(1.0, 1.5)
-
-
-def _encoded(document: Object) -> bytes:
-    try:
-        return orjson.dumps(document)
-    except orjson.JSONEncodeError:  # a number beyond 64 bits, half a surrogate pair
-        return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _document(answer: Answer, outgoing: Outgoing, decode: Decode) -> Object:

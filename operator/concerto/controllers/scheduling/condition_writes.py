@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests, Unauthorized
-from concerto.kube.session import STRATEGIC_PATCH, Patch
+from concerto.kube.request_bodies import STRATEGIC_PATCH, Patch
 
 logger = logging.getLogger(__name__)
 
