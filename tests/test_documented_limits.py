@@ -15,7 +15,7 @@ from concerto.controllers.autoscaling.sources import answers, prometheus
 from concerto.controllers.autoscaling.state import State
 from concerto.controllers.autoscaling.status import selector_status
 from concerto.controllers.autoscaling.tracked import ObjectEvents, TrackedObject
-from concerto.controllers.runtime import slow_turns
+from concerto.controllers.runtime import reconciler
 from concerto.controllers.scheduling.binding_load import PipelineSettings
 from concerto.controllers.scheduling.eviction import EvictionSettings
 from concerto.controllers.scheduling.pod_group_status import PodGroupStatusSettings
@@ -23,6 +23,7 @@ from concerto.controllers.scheduling.preemption import PreemptionSettings
 from concerto.controllers.scheduling.unschedulable import ReporterSettings
 from concerto.kube import SessionSettings, transport
 from concerto.kube.access_review import MAX_TOKEN_BYTES
+from concerto.kube.events import EventSettings
 from concerto.kube.lease import LeaseSettings
 from concerto.scheduling.gangs import gang
 from concerto.scheduling.plugins.volume_binding import claims
@@ -57,14 +58,19 @@ STATED: dict[tuple[str, str], float] = {
     ("architecture", "A binding times out after N s"): PIPELINE.binding_timeout_seconds,
     ("architecture", "is not acknowledged within N s"): transport._UNACKNOWLEDGED_MILLISECONDS / 1000,
     ("architecture", "come before them, N are in flight"): PIPELINE.max_concurrent_bindings,
-    ("architecture", "than are free: N if it is alone"): PIPELINE.max_concurrent_bindings / 2,
+    ("architecture", "bindings, and writes that come before them | N |"): PIPELINE.max_concurrent_bindings,
+    ("architecture", "that others are evicted for | N |"): EvictionSettings().max_at_a_time,
+    ("architecture", "to pods that are evicted | N each"): EvictionSettings().max_concurrent,
+    ("architecture", "conditions of pods; of PodGroups | N each"): REPORTER.pace.max_concurrent,
+    ("architecture", "conditions of pods; of PodGroups | 16 each | 4 each | N s"): REPORTER.pace.slow_seconds,
+    ("architecture", "| events | N |"): EventSettings().concurrency,
+    ("architecture", "of a kind, with their statuses | N |"): reconciler._PLACES,
+    ("architecture", "of a kind, with their statuses | 8 | 8 | N s"): reconciler._SLOW_SECONDS,
     ("architecture", "starts while more than N bindings wait"): PIPELINE.max_waiting_bindings,
     ("architecture", "of which none has ended for N s"): PIPELINE.stalled_seconds,
     ("architecture", "of the N, at least"): PIPELINE.max_waiting_bindings,
     ("architecture", "has an equal part of N"): PIPELINE.max_waiting_bindings_of_all,
     ("architecture", "An event is given up after N s"): 2 * SessionSettings.request_timeout_seconds,
-    ("architecture", "and N no status of one kind"): slow_turns.MAX_SLOW + 1,
-    ("architecture", "holds up others for N ms"): 1000 * slow_turns.SLOW_SECONDS,
     ("architecture", "finishes bindings for up to N s"): PIPELINE.shutdown_grace_seconds,
     ("capacity-control", "A SubspaceSnapshot holds N kinds"): table.MAX_ENTRIES,
     ("capacity-control", "decides by up to N of all nodes"): cluster_kinds.MAX_KNOWN,
@@ -99,7 +105,7 @@ STATED: dict[tuple[str, str], float] = {
 @pytest.mark.parametrize(("page", "phrase"), STATED, ids=" ".join)
 def test_a_page_states_the_bound_that_the_code_has(page, phrase):
     text = " ".join((DOCS / f"{page}.md").read_text().split())
-    found = set(re.findall(re.escape(phrase).replace("N", r"(\d[\d,]*)", 1), text))
+    found = set(re.findall(re.escape(phrase).replace("N", r"(\d[\d,.]*)", 1), text))
     assert {float(number.replace(",", "")) for number in found} == {STATED[page, phrase]}
 
 

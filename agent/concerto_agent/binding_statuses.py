@@ -11,8 +11,10 @@ from concerto.api.podcpubinding import BindingKey
 from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Session, apply_status
 from concerto.kube.apply import Target
 from concerto.kube.backoff import Backoff
+from concerto.kube.errors import seconds_asked
 from concerto.kube.failpoints import point
 from concerto.kube.resources import POD_CPU_BINDINGS
+from concerto.kube.status_writes import StatusChanged, raise_if_changed
 from concerto_agent.bindings import Object, own_part
 from concerto_agent.error_log import ErrorLog
 from concerto_agent.pinning_settings import PinningSettings
@@ -104,8 +106,8 @@ class BindingStatuses:
                 # Perhaps it is another object of that name, which the watch shows; a policy refuses it again
                 if not isinstance(error, Invalid | Conflict) or key in self._refused:
                     problem = f"{what}: status not written: {error}"
-                if isinstance(error, ApiError):
-                    self._refused.failed(key, at_least_seconds=error.retry_after or 0.0)
+                if isinstance(error, ApiError | StatusChanged):
+                    self._refused.failed(key, at_least_seconds=seconds_asked(error))
                     continue
                 if isinstance(error.__cause__, TimeoutError):  # perhaps a webhook keeps it: the others come first now
                     self._refused.failed(key)
@@ -131,3 +133,4 @@ class BindingStatuses:
         point("after-pin-status")
         if self._objects.get(key) is obj:
             self._objects[key] = written
+        raise_if_changed(obj, written, status, own_part(written.get("status") or {}))

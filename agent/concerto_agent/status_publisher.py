@@ -23,7 +23,8 @@ from concerto.capacity.publish_rule import (
     should_publish,
     should_publish_subspace,
 )
-from concerto.kube import ApiError, KubeError
+from concerto.kube import KubeError
+from concerto.kube.errors import seconds_asked
 from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
 from concerto_agent.measurement import Measured
 from concerto_agent.metrics import Counters
@@ -201,8 +202,7 @@ class StatusPublisher:
     def _backoff(self, failures: int, error: Exception) -> float:
         settings = self._settings
         wait = min(settings.first_backoff_seconds * 2.0 ** min(failures, 16), settings.max_backoff_seconds)
-        asked = error.retry_after if isinstance(error, ApiError) else None
-        return max(wait * self._timing.rng.uniform(0.5, 1.5), asked or 0.0)
+        return max(wait * self._timing.rng.uniform(0.5, 1.5), seconds_asked(error))
 
     def _forget_publication(self) -> None:
         self._published = self._published_uid = None

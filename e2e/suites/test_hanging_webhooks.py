@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ STUCK = 320
 """Pods of the namespace: more than may wait for their bindings."""
 WITHIN_SECONDS = 30.0
 """A pod of another namespace is placed after 5 s or somewhat more. Bindings that hang are given up after 60 s."""
+MANY = 40
+"""Namespaces that hang: seven had kept all others from bindings, five from events, and 33 from statuses."""
+KNOWN_WITHIN_SECONDS = 5.0
+"""A write in a namespace in which one was made before takes no longer than it does without those."""
 PROBE = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "probe"}, "target": {"kind": "Node", "name": "x"}}
 
 
@@ -42,9 +47,10 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
 
 @contextmanager
 def hanging(
-    cluster: Cluster, namespace: str, resource: str, group: str = "", operation: str = "CREATE"
+    cluster: Cluster, namespaces: str | list[str], resource: str, group: str = "", operation: str = "CREATE"
 ) -> Iterator[None]:
-    """Such writes of the resource in the namespace get no answer from a webhook while the context is open."""
+    """Such writes of the resource in the namespaces get no answer from a webhook while the context is open."""
+    names = [namespaces] if isinstance(namespaces, str) else namespaces
     name = f"hanging-{uuid.uuid4().hex[:8]}"
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
         webhook: dict[str, Any] = {
@@ -53,7 +59,9 @@ def hanging(
             "rules": [
                 {"apiGroups": [group], "apiVersions": ["*"], "operations": [operation], "resources": [resource]}
             ],
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "namespaceSelector": {
+                "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}]
+            },
             "admissionReviewVersions": ["v1"], "sideEffects": "None", "timeoutSeconds": 30, "failurePolicy": "Fail",
         }  # fmt: skip
         cluster.apply({
@@ -167,3 +175,37 @@ def test_writes_that_hang_in_one_namespace_hold_up_none_of_another(concerto_clus
         )
         assert not any(write.is_seen(cluster, stuck, name) for name in names)
     cluster.remove_namespace(stuck)
+
+
+BINDINGS = Write(("pods/binding", "", "CREATE"), pod, lambda cluster, *whose: node_of(cluster, *whose))
+
+
+@pytest.mark.parametrize("write", [BINDINGS, *WRITES.values()], ids=["bindings", *WRITES])
+def test_however_many_namespaces_hang_others_go_on_as_they_did(concerto_cluster, operator, namespace, write):
+    cluster, prefix = concerto_cluster, f"stuck-{uuid.uuid4().hex[:8]}"
+    stuck = [f"{prefix}-{number:02}" for number in range(MANY)]
+    for each in stuck:
+        cluster.make_namespace(each)
+    cluster.apply(write.build(namespace, "known"))
+    eventually("such a write is made", lambda: write.is_seen(cluster, namespace, "known"))
+    numbers = itertools.count()
+
+    def hangs() -> bool:
+        cluster.apply(write.build(stuck[0], name := f"first-{next(numbers)}"))
+        time.sleep(3.0)
+        return not write.is_seen(cluster, stuck[0], name)
+
+    with hanging(cluster, stuck, *write.of):
+        eventually("such a write hangs", hangs)
+        items = [write.build(each, f"o{i}") for each in stuck for i in range(3)]
+        cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        for number in range(6):
+            cluster.apply(write.build(namespace, f"free-{number}"))
+            eventually(
+                f"write {number} of another namespace is made",
+                partial(write.is_seen, cluster, namespace, f"free-{number}"),
+                KNOWN_WITHIN_SECONDS,
+            )
+            time.sleep(1.5)
+    for each in stuck:
+        cluster.remove_namespace(each)

@@ -168,6 +168,30 @@ async def test_a_binding_that_was_made_anew_meanwhile_has_its_status_at_once():
     assert len(made.seen) == 2
 
 
+async def test_a_status_that_a_webhook_changes_in_another_way_each_time_is_written_less_and_less_often():
+    """It was written at each look, of which each write asked for another one."""
+    time, version = 0.0, 1
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        nonlocal version
+        version += 1
+        obj = binding("a")
+        status = obj["status"] | {"applied": {"podUID": f"odd-{version}"}}
+        return web.json_response(
+            obj | {"metadata": obj["metadata"] | {"resourceVersion": str(version)}, "status": status}
+        )
+
+    async with faulty([server]) as made:
+        settings = PinningSettings(Path("state"), Path("config"))
+        status = {"applied": {"podUID": "u"}}
+        tested = BindingStatuses(made.session, settings, lambda key, obj: status, lambda: time, LOG)
+        tested.put(("ns", "a"), binding("a"), asks_anew=True)
+        for _ in range(100):
+            await tested._write_changed()
+            time += 0.1
+        assert 2 <= len(made.seen) <= 5
+
+
 async def test_a_status_that_is_refused_is_tried_less_and_less_often(tmp_path):
     sys = build(tmp_path / "sys", smt(1, 2, 2))
     model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")

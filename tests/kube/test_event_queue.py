@@ -11,6 +11,7 @@ from concerto.kube.events import EventRecorder, EventSettings, Occurrence, Repor
 from support.event_recorders import running
 from support.faulty_server import faulty, hangs_up, refuses, says
 from support.step_counts import steps_of
+from support.waiting import eventually
 
 
 def pod(name: str, namespace: str = "ns") -> Object:
@@ -105,32 +106,40 @@ async def test_a_namespace_with_many_events_that_wait_loses_some_of_its_own() ->
         assert [each.namespace for each in recorder._series.values()].count("quiet") == 1
 
 
-async def test_events_whose_writes_hang_keep_none_of_another_namespace_from_being_written() -> None:
+@pytest.mark.parametrize("hanging", [1, 40])
+async def test_events_whose_writes_hang_keep_none_of_another_namespace_from_being_written(hanging: int) -> None:
+    """Five such namespaces kept all others from theirs."""
     release = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        if "/namespaces/ns/" in request.path:
+        if "/namespaces/stuck" in request.path:
             await release.wait()
         return web.json_response({}, status=201)
+
+    def record(name: str, namespace: str) -> None:
+        recorder.record(pod(name, namespace), reason="Scheduled", note="done", action="Binding")
 
     async with faulty([answer]) as server:
         recorder = EventRecorder(server.session, "test", "one")
         async with running(recorder):
-            for i in range(100):
-                scheduled(recorder, f"pod-{i}")
-            await server.asked(8)
-            recorder.record(pod("one", "quiet"), reason="Scheduled", note="done", action="Binding")
+            record("first", "quiet")
+            assert await recorder.drain(10)
+            for i in range(hanging):
+                for number in range(100 // hanging):
+                    record(f"pod-{i}-{number}", f"stuck{i}")
+            await server.asked(1 + min(hanging, 4))
+            record("second", "quiet")
             try:
-                await server.asked(9)
-                assert [line.split("/")[5] for line in server.seen] == 8 * ["ns"] + ["quiet"]
+                await eventually(lambda: recorder.written == 2)
+                assert sum("/namespaces/stuck" in line for line in server.seen) <= 4
             finally:
                 release.set()
             assert await recorder.drain(20)
-            assert recorder.written == 101
+            assert recorder.written == 2 + hanging * (100 // hanging)
 
 
 async def steps_of_an_event_beside(namespaces: int) -> int:
-    """To record it, and to find that it may not be written yet: as many as may be are in flight."""
+    """To record it, and to see whether one may be written: events of so many namespaces wait for their places."""
     release = asyncio.Event()
 
     async def hangs(request: web.Request) -> web.StreamResponse:
@@ -142,12 +151,13 @@ async def steps_of_an_event_beside(namespaces: int) -> int:
 
         def record() -> None:
             scheduled(recorder, "another")
-            assert not recorder._has_turn()
+            assert recorder._has_turn
 
         async with running(recorder):
             for i in range(namespaces):
                 recorder.record(pod(f"p{i}", f"n{i}"), reason="Scheduled", note="done", action="Binding")
-            await server.asked(recorder._settings.concurrency)
+            await server.asked(recorder._settings.concurrency // 4)
+            await eventually(lambda: not recorder._has_turn)
             steps = steps_of(record)
         release.set()
         return steps

@@ -14,27 +14,27 @@ from support.step_counts import steps_of
 NAMESPACES = st.sampled_from("abcd")
 
 
-def everybody(namespace: str) -> bool:
-    return True
-
-
 def test_namespaces_have_turns_and_things_of_one_come_in_their_order():
     lanes: NamespaceLanes[str] = NamespaceLanes()
     for namespace, key in ("a1", "a2", "a3", "b1", "c1"):
         lanes.put(namespace, key, namespace + key)
     lanes.put("a", "1", "a1 once more")
-    assert [lanes.take(everybody) for _ in range(6)] == ["a1 once more", "b1", "c1", "a2", "a3", None]
+    assert [lanes.take() for _ in range(6)] == ["a1 once more", "b1", "c1", "a2", "a3", None]
 
 
-def test_those_that_may_have_no_turn_keep_theirs():
+def test_those_that_may_have_no_turn_have_theirs_after_all_others():
     lanes: NamespaceLanes[str] = NamespaceLanes()
+    lanes.pause("a")
     for namespace in "abc":
         lanes.put(namespace, "1", namespace)
-    assert lanes.has_turn("b".__eq__)
-    assert lanes.take("b".__eq__) == "b"
-    assert not lanes.has_turn("b".__eq__)
-    assert lanes.take("b".__eq__) is None
-    assert [lanes.take(everybody) for _ in range(2)] == ["a", "c"]
+    lanes.pause("c")
+    assert lanes.has_turn
+    assert lanes.take() == "b"
+    assert not lanes.has_turn
+    assert lanes.take() is None
+    for namespace in "cab":
+        lanes.resume(namespace)
+    assert [lanes.take() for _ in range(3)] == ["c", "a", None]
 
 
 class Lanes(RuleBasedStateMachine):
@@ -44,6 +44,7 @@ class Lanes(RuleBasedStateMachine):
         super().__init__()
         self.lanes: NamespaceLanes[tuple[str, int]] = NamespaceLanes()
         self.model: OrderedDict[str, dict[int, tuple[str, int]]] = OrderedDict()
+        self.paused: set[str] = set()
 
     @rule(namespace=NAMESPACES, key=st.integers(0, 5))
     def put(self, namespace: str, key: int) -> None:
@@ -56,11 +57,23 @@ class Lanes(RuleBasedStateMachine):
         self.model.get(namespace, {}).pop(key, None)
         self.clean_up()
 
-    @rule(may=st.sets(NAMESPACES))
-    def take(self, may: set[str]) -> None:
-        namespace = next((each for each in self.model if each in may), None)
-        assert self.lanes.has_turn(may.__contains__) == (namespace is not None)
-        self.compare(self.lanes.take(may.__contains__), namespace)
+    @rule(namespace=NAMESPACES)
+    def pause(self, namespace: str) -> None:
+        self.lanes.pause(namespace)
+        self.paused.add(namespace)
+
+    @rule(namespace=NAMESPACES)
+    def resume(self, namespace: str) -> None:
+        self.lanes.resume(namespace)
+        if namespace in self.paused and namespace in self.model:
+            self.model.move_to_end(namespace)
+        self.paused.discard(namespace)
+
+    @rule()
+    def take(self) -> None:
+        namespace = next((each for each in self.model if each not in self.paused), None)
+        assert self.lanes.has_turn == (namespace is not None)
+        self.compare(self.lanes.take(), namespace)
 
     @precondition(lambda self: self.model)
     @rule()
@@ -105,8 +118,8 @@ def filled(namespaces: int) -> NamespaceLanes[str]:
     "act",
     [
         lambda lanes: lanes.put("another", "1", "thing"),
-        lambda lanes: lanes.take(everybody),
-        lambda lanes: lanes.has_turn(everybody),
+        lambda lanes: lanes.take(),
+        lambda lanes: lanes.has_turn,
         lambda lanes: lanes.take_of_most(),
         lambda lanes: lanes.discard("n3", "1"),
     ],
@@ -117,11 +130,12 @@ def test_nothing_costs_more_where_things_of_more_namespaces_wait(act):
     assert steps_of(lambda: act(many)) == steps_of(lambda: act(few))
 
 
-def test_a_turn_costs_no_more_where_many_things_wait_of_a_namespace_that_may_have_none():
+def test_a_turn_costs_no_more_where_many_namespaces_may_have_none():
     def steps(blocked: int) -> int:
         lanes = filled(10)
         for number in range(blocked):
-            lanes.put("blocked", number, "thing")
-        return steps_of(lambda: lanes.take(lambda namespace: namespace != "blocked"))
+            lanes.put(f"blocked{number}", 1, "thing")
+            lanes.pause(f"blocked{number}")
+        return steps_of(lanes.take)
 
     assert steps(1000) == steps(10)

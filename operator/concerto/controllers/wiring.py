@@ -203,7 +203,10 @@ class Plan:
     ) -> Reconciler:
         """Reconcile the objects of a kind that is followed."""
         kind = self.kinds[resource.group_resource]
-        made = Reconciler(self.replica.session, kind.reflector, reconcile, self.replica.metrics, selects=selects)
+        replica, recorder = self.replica, self.recorders["events"]
+        made = Reconciler(
+            replica.session, kind.reflector, reconcile, replica.metrics, selects=selects, recorder=recorder
+        )
         kind.add(made.on_change)
         self.reconcilers.append(made)
         self.loads.append(lambda: load(made.objects()))
@@ -212,11 +215,9 @@ class Plan:
 
     def record(self, name: str, component: str, busy: Callable[[], bool] = lambda: False) -> EventRecorder:
         """A writer of events."""
-        replica = self.replica
-        recorder = self.recorders[name] = EventRecorder(
-            replica.session, component=component, instance=replica.identity, busy=busy
-        )
-        return recorder
+        made = EventRecorder(self.replica.session, component=component, instance=self.replica.identity, busy=busy)
+        self.recorders[name] = made
+        return made
 
 
 def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str, Run]], list[EventRecorder]]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from concerto.kube.errors import ApiError, Conflict, KubeError, ServerError, TooManyRequests
+from concerto.kube.errors import ApiError, Conflict, KubeError, ServerError, TooManyRequests, seconds_asked
 from concerto.kube.failpoints import point
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -115,7 +115,7 @@ async def write_until_known(
         except KubeError as error:
             failure = error
         if isinstance(failure, TooManyRequests):
-            wait = max(wait, failure.retry_after or 0.0)
+            wait = max(wait, seconds_asked(failure))
         is_refusal = isinstance(failure, ApiError) and not isinstance(failure, TooManyRequests | ServerError)
         if is_refusal and not open_outcome and not isinstance(failure, Conflict):
             raise failure

@@ -84,6 +84,11 @@ class ServerError(ApiError):
     """5xx: the API server or its storage is in trouble."""
 
 
+def seconds_asked(error: BaseException) -> float:
+    """For how long the API server asks not to send the request again; 0 if it does not ask for that."""
+    return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
+
+
 _BY_STATUS: dict[int, type[ApiError]] = {
     401: Unauthorized,
     403: Forbidden,

@@ -6,16 +6,18 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from concerto.api.timestamps import format_micro_timestamp
 from concerto.kube.errors import ApiError, KubeError, NotFound, OutcomeUnknown
+from concerto.kube.fair_places import FairPlaces, Hold
 from concerto.kube.namespace_lanes import NamespaceLanes
+from concerto.kube.request_bodies import Object
 from concerto.kube.resources import EVENTS
-from concerto.kube.session import Object, Session
+from concerto.kube.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +34,7 @@ class EventSettings:
         rate_per_second: maximal rate of writes.
         busy_rate_per_second: maximal rate while the component has more important writes to send.
         burst_seconds: writes of so much time are sent together, because waking up for each costs as much as writing it.
-        concurrency: maximal number of writes in flight. A namespace has another one only while it has fewer than may
-            still begin: half of them if it is alone. So one whose writes hang holds up its own events.
+        concurrency: writes in flight, for namespaces whose writes ended soon; see `FairPlaces`.
         queue_length: maximal number of events that wait to be written. Beyond it, a namespace loses one of which most
             wait.
         max_series: maximal number of series that a repetition can still join; about 2 KiB each.
@@ -110,7 +111,7 @@ class EventRecorder:
         self._creations: NamespaceLanes[_Series] = NamespaceLanes()
         self._counts: NamespaceLanes[_Series] = NamespaceLanes()
         self._in_flight: set[asyncio.Task[None]] = set()
-        self._writing: Counter[str] = Counter()  # events in flight, by namespace
+        self._places = FairPlaces(self._settings.concurrency)
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -166,7 +167,7 @@ class EventRecorder:
         is_busy, ask_at = False, 0.0
         try:
             while True:
-                if not self._has_turn():
+                if not self._has_turn:
                     self._work.clear()
                     try:
                         async with asyncio.timeout(self._settings.series_interval_seconds):
@@ -177,7 +178,7 @@ class EventRecorder:
                 if now >= sweep_at:
                     self._sweep(now)
                     sweep_at = now + self._settings.series_interval_seconds
-                if not self._has_turn():
+                if not self._has_turn:
                     continue
                 now = time.monotonic()
                 if now >= ask_at:  # to answer may take as long as there are namespaces
@@ -187,7 +188,7 @@ class EventRecorder:
                 next_write = max(next_write, now) + 1.0 / rate
                 if next_write - now > self._settings.burst_seconds:
                     await asyncio.sleep(next_write - now)
-                series = self._creations.take(self._may_write) or self._counts.take(self._may_write)
+                series = self._creations.take() or self._counts.take()
                 if series is not None:  # it was not dropped meanwhile
                     self._begin(series)
         finally:
@@ -215,19 +216,29 @@ class EventRecorder:
             self._draining = False
         return True
 
+    @property
     def _has_turn(self) -> bool:
-        if len(self._in_flight) >= self._settings.concurrency:
-            return False  # nor may any namespace write, of which there may be very many
-        return self._creations.has_turn(self._may_write) or self._counts.has_turn(self._may_write)
-
-    def _may_write(self, namespace: str) -> bool:
-        return self._writing[namespace] < self._settings.concurrency - len(self._in_flight)
+        return self._creations.has_turn or self._counts.has_turn
 
     def _begin(self, series: _Series) -> None:
-        task = asyncio.create_task(self._write(series))
+        place = self._places.take_now(series.namespace)
+        if place is None:  # the others of the namespace wait in the queue, so that it stays as short as it is to be
+            self._creations.pause(series.namespace)
+            self._counts.pause(series.namespace)
+        task = asyncio.create_task(self._write_in_turn(series, place))
         self._in_flight.add(task)
-        self._writing[series.namespace] += 1
-        task.add_done_callback(lambda task: self._written(task, series.namespace))
+        task.add_done_callback(self._written)
+
+    async def _write_in_turn(self, series: _Series, place: Hold | None) -> None:
+        if place is None:
+            place = await self._places.take(series.namespace)
+            self._creations.resume(series.namespace)
+            self._counts.resume(series.namespace)
+            self._work.set()
+        try:
+            await self._write(series)
+        finally:
+            self._places.give_back(place)
 
     def _is_due(self, series: _Series, now: float) -> bool:
         if series.written_count <= 1:  # not created yet, or the first repetition
@@ -287,12 +298,8 @@ class EventRecorder:
             if self._is_due(series, series.written_at):
                 self._enqueue(series)
 
-    def _written(self, task: asyncio.Task[None], namespace: str) -> None:
+    def _written(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)
-        self._writing[namespace] -= 1
-        if not self._writing[namespace]:
-            del self._writing[namespace]
-        self._work.set()
         if not self._creations and not self._counts and not self._in_flight:
             self._idle.set()
 

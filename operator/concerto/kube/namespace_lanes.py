@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -16,7 +16,9 @@ class NamespaceLanes(Generic[_T]):
     """
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[str, OrderedDict[Hashable, _T]] = OrderedDict()  # whose turn is next first
+        self._lanes: dict[str, OrderedDict[Hashable, _T]] = {}
+        self._turns: OrderedDict[str, None] = OrderedDict()  # namespaces that may have one, whose turn is next first
+        self._paused: set[str] = set()
         self._by_length: dict[int, dict[str, None]] = {}  # the namespaces that have so many
         self._longest = 0
         self._length = 0
@@ -43,17 +45,25 @@ class NamespaceLanes(Generic[_T]):
             del lane[key]
             self._note_length(namespace, len(lane) + 1)
 
-    def has_turn(self, may: Callable[[str], bool]) -> bool:
-        """Whether something waits of a namespace that may have a turn; looks at those that may not."""
-        return any(map(may, self._lanes))
+    def pause(self, namespace: str) -> None:
+        """The namespace has no turn until `resume`."""
+        self._paused.add(namespace)
+        self._turns.pop(namespace, None)
 
-    def take(self, may: Callable[[str], bool]) -> _T | None:
-        """The first thing of the namespace whose turn is next, of those that may have one; None without any.
+    def resume(self, namespace: str) -> None:
+        """The namespace may have turns again, after all others."""
+        self._paused.discard(namespace)
+        if namespace in self._lanes:
+            self._turns.setdefault(namespace, None)
 
-        Looks at the namespaces that may not.
-        """
-        namespace = next(filter(may, self._lanes), None)
-        return None if namespace is None else self._pop(namespace)
+    @property
+    def has_turn(self) -> bool:
+        """Whether something waits of a namespace that may have a turn."""
+        return bool(self._turns)
+
+    def take(self) -> _T | None:
+        """The first thing of the namespace whose turn is next; None without any."""
+        return self._pop(next(iter(self._turns))) if self._turns else None
 
     def take_of_most(self) -> _T:
         """The first thing of a namespace of which most wait; something has to wait."""
@@ -62,7 +72,8 @@ class NamespaceLanes(Generic[_T]):
     def _pop(self, namespace: str) -> _T:
         lane = self._lanes[namespace]
         _, thing = lane.popitem(last=False)
-        self._lanes.move_to_end(namespace)
+        if namespace in self._turns:
+            self._turns.move_to_end(namespace)
         self._note_length(namespace, len(lane) + 1)
         return thing
 
@@ -76,8 +87,11 @@ class NamespaceLanes(Generic[_T]):
             del self._by_length[before][namespace]
         if now:
             self._by_length.setdefault(now, {})[namespace] = None
+            if namespace not in self._paused:
+                self._turns.setdefault(namespace, None)
         else:
             del self._lanes[namespace]
+            self._turns.pop(namespace, None)
         if before and not self._by_length[before]:
             del self._by_length[before]
             if self._longest == before:

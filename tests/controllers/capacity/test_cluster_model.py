@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from typing import Any
+
 import numpy as np
 import pytest
+from aiohttp import web
 
 from concerto.api.timestamps import parse_timestamp
 from concerto.capacity.kinds.cluster_kinds import ClusterKinds
@@ -11,8 +16,12 @@ from concerto.capacity.kinds.sums import KindSums
 from concerto.controllers.capacity.cluster_model import ClusterModelPublisher, build_cluster_status
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.supervision import keep_running
+from concerto.kube import Conflict
 from support.crd_schemas import problems
+from support.faulty_server import faulty, refuses
 from support.step_counts import steps_of
+
+Object = dict[str, Any]
 
 
 def snapshot(name: str, resources: list[str], sigma: list[float], directions: list[list[float]]) -> dict[str, object]:
@@ -138,3 +147,32 @@ def test_what_a_node_measured_that_has_not_reported_since_long_before_this_proce
     assert kinds.table()["shop/Job/pi@1"].ended == 20.0
     folded(model)._drop_stale()
     assert kinds.table()["shop/Job/pi@1"].ended == 10.0
+
+
+async def test_a_model_that_the_api_server_stores_late_replaces_none_that_was_made_later():
+    version, stored, release = 1, list[Object](), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal version
+        if request.method == "PATCH":
+            body = json.loads(await request.read())
+            if body["status"]["nodes"] == 1:
+                await release.wait()
+            if body.get("metadata", {}).get("resourceVersion", str(version)) != str(version):
+                return await refuses(409, "Conflict")(request)
+            version += 1
+            stored.append(body["status"])
+        return web.json_response({"metadata": {"name": "cluster", "uid": "u", "resourceVersion": str(version)}})
+
+    async with faulty([answer]) as server:
+        model = ClusterModelPublisher(server.session, Metrics(), lambda: 0.0)
+        model.on_snapshot(None, HONEST)
+        first = folded(model)._model.subspace()
+        late = asyncio.create_task(model._publish(first, {}))
+        await server.asked(2)
+        model.on_snapshot(None, HONEST | {"metadata": {"name": "n2", "resourceVersion": "1"}})
+        await model._publish(folded(model)._model.subspace(), {})
+        release.set()
+        with pytest.raises(Conflict):
+            await late
+    assert [status["nodes"] for status in stored] == [2]

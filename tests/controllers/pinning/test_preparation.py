@@ -16,7 +16,7 @@ from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Pin
 from concerto.controllers.pinning.binding_objects import build_pod_cpu_binding
 from concerto.controllers.pinning.preparation import NotPrepared, PinningPreparation, PreparationSettings
-from concerto.controllers.runtime.fair_places import FairPlaces
+from concerto.kube.fair_places import FairPlaces
 from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod
 from support.crd_schemas import problems
@@ -299,10 +299,10 @@ async def test_podcpubindings_that_hang_keep_none_of_another_namespace_from_bein
 
         tasks = [prepare(f"p{i}", "team") for i in range(100)]
         try:
-            await server.asked(48)
+            await server.asked(1)
             tasks.append(prepare("free", "other"))
-            await server.asked(49)
-            assert [line.split("/")[5] for line in server.seen] == 48 * ["team"] + ["other"]
+            await server.asked(2)
+            assert [line.split("/")[5] for line in server.seen] == ["team", "other"]
         finally:
             release.set()
             for task in tasks:
@@ -362,6 +362,58 @@ async def test_a_deletion_that_is_refused_is_tried_less_and_less_often():
         assert ("team", "p") not in made._refused, "nothing is kept of one that is gone"
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+BUSY = refuses(429, "TooManyRequests", {"Retry-After": "1"})
+
+
+async def test_the_sweep_waits_for_as_long_as_the_api_server_asks_for():
+    async with faulty([BUSY]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: True, FairPlaces(96).place)
+        made.on_cpu_binding(None, binding(owner="uid-gone"))
+        running = asyncio.create_task(made.run())
+        await server.asked(1)
+        await asyncio.sleep(0.7)
+        assert count(server, "DELETE") == 1
+        await server.asked(2)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_sweep_that_the_api_server_has_no_time_for_does_not_ask_for_all_its_objects():
+    settings = dataclasses.replace(QUICK, sweep_seconds=0.2)
+    async with faulty([BUSY]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, settings, lambda: True, FairPlaces(96).place)
+        for number in range(20):
+            obj = binding(owner=f"uid-{number}")
+            obj["metadata"]["name"] = f"p-{number}"
+            made.on_cpu_binding(None, obj)
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(0.5)
+        assert count(server, "DELETE") <= 3
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+WAITS = {
+    "a release": ([says(200, binding()), BUSY], lambda made: made.release("uid-p")),
+    "a preparation that removes what was there before": (
+        [refuses(409, "AlreadyExists"), says(200, binding("record-0")), BUSY, refuses(409, "AlreadyExists")],
+        lambda made: made.prepare(POD, 20),
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "work"), WAITS.values(), ids=WAITS)
+async def test_deletions_wait_for_as_long_as_the_api_server_asks_for(script, work):
+    async with faulty(script) as server:
+        working = asyncio.create_task(work(pins(server)))
+        await server.asked(len(script) - (script[-1] is not BUSY))
+        before = len(server.seen)
+        await asyncio.sleep(0.6)
+        assert len(server.seen) == before
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 async def test_nothing_is_remembered_of_a_binding_that_goes_before_its_deletion_is_answered():

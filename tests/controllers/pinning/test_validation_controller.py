@@ -217,7 +217,7 @@ async def test_a_status_that_can_not_be_written_keeps_no_other_binding_of_the_no
         pods = {("default", name): pod(name, "n") for name in "abc"}
         recorder = EventRecorder(server.session, component="c", instance="i")
         made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
-        made.back_off = lambda namespace, name: failed.append(name)
+        made.back_off = lambda namespace, name, error: failed.append(name)
         made.load(objects.values())
         await made.reconcile(("default", "c"), objects["c"])
         assert statuses == {"b": "Validated", "c": "Validated"}

@@ -220,3 +220,32 @@ async def test_an_object_whose_turn_hangs_keeps_those_of_its_namespace_waiting_a
             await eventually(lambda: ended[2:] == [("stuck", "a"), ("stuck", "b")])
         finally:
             await stop(running)
+
+
+async def test_however_many_namespaces_hang_another_one_has_its_turn_at_once():
+    """Each held up all others for half a second, and the 33rd until one of them was given up."""
+    async with faulty([Collection()]) as server:
+        release, turns = asyncio.Event(), list[tuple[str, str]]()
+
+        async def reconcile(key: tuple[str, str], obj: Object | None) -> None:
+            turns.append(key)
+            if key[0].startswith("stuck"):
+                await release.wait()
+
+        watched = Watched(server, Collection(), reconcile)
+        watched.queue.start()
+        watched.queue.mark("free", "a")
+        running = asyncio.create_task(watched.queue.run())
+        try:
+            await eventually(lambda: turns == [("free", "a")])
+            for number in range(60):
+                watched.queue.mark(f"stuck{number}", "a")
+            await asyncio.sleep(0.2)
+            marked_at = asyncio.get_running_loop().time()
+            watched.queue.mark("free", "b")
+            await eventually(lambda: turns[-1] == ("free", "b"))
+            assert asyncio.get_running_loop().time() - marked_at < 1.0
+            release.set()
+            await eventually(lambda: len(turns) == 62)
+        finally:
+            await stop(running)

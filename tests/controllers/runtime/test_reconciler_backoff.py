@@ -16,9 +16,10 @@ from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.controllers.runtime import reconciler
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.reconciler import Key, Reconciler
-from concerto.kube import KubeError, Reflector
+from concerto.kube import KubeError, Reflector, TooManyRequests
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_CPU_BINDINGS
+from concerto.kube.status_writes import StatusChanged
 from support.faulty_server import faulty, refuses, says
 from support.waiting import eventually
 
@@ -51,20 +52,21 @@ def pod_of(key: Key) -> Object:
 class Queue:
     """A work queue whose reconcile fails for the names that say so."""
 
-    def __init__(self, session: Any, *failing: str) -> None:
+    def __init__(self, session: Any, *failing: str, recorder: EventRecorder | None = None) -> None:
         self.failing = set(failing)
+        self.error = KubeError("refused")
         self.turns: Counter[str] = Counter()
         self.reflector = Reflector(session, POD_CPU_BINDINGS)
         for name in "ab":
             self.reflector.store["default", name] = binding(name, 0)
         self.during = lambda key: None
-        self.made = Reconciler(session, self.reflector, self._reconcile, Metrics())
+        self.made = Reconciler(session, self.reflector, self._reconcile, Metrics(), recorder=recorder)
 
     async def _reconcile(self, key: Key, obj: Object | None) -> None:
         self.turns[key[1]] += 1
         self.during(key)
         if key[1] in self.failing:
-            raise KubeError("refused")
+            raise self.error
 
     async def run_for(self, seconds: float) -> None:
         running = asyncio.create_task(self.made.run())
@@ -132,10 +134,67 @@ async def test_a_change_is_tried_before_the_wait_is_over(monkeypatch):
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_key_is_not_tried_sooner_than_the_api_server_asks_for_even_if_it_changes(monkeypatch):
+    monkeypatch.setattr(reconciler, "_CHANGED_SECONDS", 0.05)
+    async with faulty([says(200, {})]) as server:
+        queue = Queue(server.session, "a")
+        queue.error = TooManyRequests(429, "TooManyRequests", "busy", retry_after=1.2)
+        queue.during = lambda key: queue.made.mark(*key) if key == A else None
+        queue.made.start()
+        running = asyncio.create_task(queue.made.run())
+        await eventually(lambda: queue.made.backs_off(*A))
+        for _ in range(9):
+            queue.made.mark(*A)
+            await asyncio.sleep(0.1)
+        assert queue.turns["a"] == 1
+        await eventually(lambda: queue.turns["a"] == 2)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("sooner", [True, False], ids=["the watch comes first", "the answer comes first"])
+async def test_a_status_that_is_changed_in_another_way_at_each_write_is_written_less_and_less_often(sooner):
+    """It was written without pause: each write was a change of the object."""
+    async with faulty([says(200, {})]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        queue = Queue(server.session, "a", recorder=recorder)
+        loop = asyncio.get_running_loop()
+
+        def write(key: Key) -> None:
+            if key != A:
+                return
+            before = queue.reflector.store[A]
+            metadata = before["metadata"] | {"resourceVersion": str(1 + int(before["metadata"]["resourceVersion"]))}
+            queue.error = StatusChanged(written := before | {"metadata": metadata}, ["phase"])
+
+            def watch() -> None:
+                queue.reflector.store[A] = written
+                queue.made.on_change(before, written)
+
+            watch() if sooner else loop.call_later(0.02, watch)
+
+        queue.during = write
+        queue.made.start()
+        running = asyncio.create_task(queue.made.run())
+        await asyncio.sleep(1.2)
+        assert queue.turns["a"] == 2, "at once, and 0.5 s later; then 1 s later"
+        assert [each.event["reason"] for each in recorder._series.values()] == ["StatusChanged"]
+        queue.during = lambda key: None
+        newer = queue.reflector.store[A]
+        newer = newer | {"metadata": newer["metadata"] | {"resourceVersion": "99"}}
+        queue.failing.clear()
+        queue.made.on_change(queue.reflector.store[A], newer)
+        assert queue.made._later[A].when() <= loop.time() + 1.0, "somebody has changed the object"
+        await eventually(lambda: not queue.made.backs_off(*A))
+        assert not queue.made._stored
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_failure_in_the_turn_of_another_is_no_reason_to_try_at_once():
     async with faulty([says(200, {})]) as server:
         queue = Queue(server.session, "a", "b")
-        queue.during = lambda key: queue.made.back_off(*(B if key == A else A))
+        queue.during = lambda key: queue.made.back_off(*(B if key == A else A), queue.error)
         queue.made.start()
         await queue.run_for(0.4)
     assert max(queue.turns.values()) <= 2
@@ -147,7 +206,7 @@ async def test_what_has_failed_in_the_turn_of_another_has_a_turn_of_its_own_afte
         queue.made.start()
         running = asyncio.create_task(queue.made.run())
         await eventually(lambda: queue.turns == {"a": 1, "b": 1})
-        queue.made.back_off(*A)
+        queue.made.back_off(*A, queue.error)
         assert queue.made.backs_off(*A)
         await eventually(lambda: queue.turns == {"a": 2, "b": 1})
         assert not queue.made.backs_off(*A)

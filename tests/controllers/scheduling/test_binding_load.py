@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from concerto.controllers.runtime import reconciler as reconciler_module
 from concerto.controllers.scheduling import binding_load as module
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
-from concerto.controllers.scheduling.eviction import EvictionSettings
+from concerto.controllers.scheduling.eviction import EvictionPlaces, EvictionSettings
+from concerto.controllers.scheduling.reports_in_turn import ReportPace
 from concerto.kube import SessionSettings
+from concerto.kube.events import EventSettings
+from concerto.kube.fair_places import FairPlaces
 from support.binding_writes import writing
-from support.waiting import eventually
 
 SETTINGS = PipelineSettings()
 ALONE, AT_LEAST = SETTINGS.max_waiting_bindings, SETTINGS.min_waiting_bindings
@@ -28,24 +31,36 @@ class Clock:
         return self.now
 
 
-def test_a_namespace_alone_has_as_many_places_as_there_were_for_all_and_those_of_others_stay_free():
+def test_there_are_twice_as_many_places_as_there_were_so_that_those_of_others_stay_free():
     assert SETTINGS.max_concurrent_bindings == 2 * 48
 
 
-async def test_a_namespace_whose_bindings_hang_leaves_half_of_the_places_to_others():
+async def test_a_namespace_whose_bindings_begin_to_hang_while_it_is_busy_leaves_half_of_the_places_to_others():
     async with writing(BindingLoad(SETTINGS), stuck=300) as writes:
-        assert writes.in_flight["stuck"] == 48
-        await writes.begin("free", 10)
-        assert writes.in_flight["free"] == 10
+        assert writes.in_flight["stuck"] == 1
+        for _ in range(60):
+            await writes.end("stuck")
+        assert writes.in_flight["stuck"] == 42
+        for number in range(10):
+            await writes.begin(f"free{number}", 10)
+        assert [writes.in_flight[f"free{number}"] for number in range(10)] == 10 * [1]
 
 
-async def test_where_bindings_of_many_namespaces_hang_another_has_places_as_soon_as_they_have_stalled():
-    hang = {f"n{i}": 60 for i in range(7)}
+async def test_where_bindings_of_many_namespaces_hang_another_one_has_its_places_all_the_same():
+    hang = {f"n{i}": 100 for i in range(7)}
     async with writing(BindingLoad(replace(SETTINGS, stalled_seconds=0.5)), **hang) as writes:
-        assert writes.in_flight.total() == 96
+        assert writes.in_flight == dict.fromkeys(hang, 1)
+        for name in hang:
+            for _ in range(40):
+                await writes.end(name)
+        assert 80 <= writes.in_flight.total() < 96
         await writes.begin("free", 30)
-        await eventually(lambda: writes.in_flight["free"] > 0)
-        assert writes.in_flight["free"] <= 24, "half of those that may be held besides"
+        assert writes.in_flight["free"] == 1
+        await writes.end("free")
+        assert writes.in_flight["free"] >= 1
+        await asyncio.sleep(0.7)
+        await writes.end("free")
+        assert writes.in_flight["free"] >= 2, "what has lasted has left its places"
 
 
 async def test_no_cycle_starts_while_as_many_bindings_wait_as_a_cycle_decides():
@@ -203,12 +218,10 @@ async def test_events_do_not_wait_for_bindings_that_hang_though_others_go_on():
         assert load.busy, "this one has ended quickly"
 
 
-async def test_what_a_session_may_send_at_a_time_is_more_than_writes_that_hang_hold():
-    load = BindingLoad(replace(SETTINGS, stalled_seconds=0.1))
-    at_most = 1.5 * SETTINGS.max_concurrent_bindings
-    async with writing(load, **{f"n{i}": 50 for i in range(20)}) as writes:
-        await eventually(lambda: writes.in_flight.total() > SETTINGS.max_concurrent_bindings)
-        await asyncio.sleep(0.3)
-        assert writes.in_flight.total() <= at_most
-    evictions = 1.5 * 2 * EvictionSettings().max_concurrent
-    assert at_most + evictions + 250 < SessionSettings().max_requests
+def test_what_a_session_may_send_at_a_time_is_more_than_writes_that_hang_hold():
+    evictions, reconciler = EvictionPlaces(EvictionSettings()), reconciler_module._PLACES
+    held = 1 + FairPlaces(SETTINGS.max_concurrent_bindings).max_held
+    held += evictions.nominations.max_held + evictions.evictions.max_held
+    held += 2 * FairPlaces(ReportPace().max_concurrent).max_held + FairPlaces(EventSettings().concurrency).max_held
+    held += 3 * FairPlaces(reconciler, beside=reconciler).max_held
+    assert held + 75 < SessionSettings().max_requests

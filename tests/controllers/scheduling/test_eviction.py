@@ -212,9 +212,11 @@ async def test_so_many_nominations_are_written_at_a_time():
         return await OK(request)
 
     async with faulty([slow]) as server:
-        pods = pod_writer(server, EvictionSettings(max_concurrent=4))  # half of them for one namespace
+        pods = pod_writer(server, EvictionSettings(max_concurrent=4))
         writes = [asyncio.create_task(pods.nominate(pod(f"p{i}"), "a")) for i in range(5)]
-        await server.asked(2)
+        await server.asked(1)
+        await asyncio.sleep(0.05)
+        assert at_once == [1], "none of this namespace has ended soon before"
         release.set()
         assert await asyncio.gather(*writes) == [True] * 5
-        assert max(at_once) == 2
+        assert max(at_once) <= 2

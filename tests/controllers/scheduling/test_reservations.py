@@ -9,8 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from concerto.api.podreservation import Assignment
+from concerto.controllers.runtime.reconciler import Reconciler
 from concerto.controllers.scheduling import reservations as module
 from concerto.controllers.scheduling.reservations import ReservationController
+from concerto.kube import Reflector
+from concerto.kube.resources import POD_RESERVATIONS
 from support.faulty_server import faulty, refuses
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import NOW, capacity, node
@@ -195,6 +198,41 @@ async def test_the_event_about_a_status_is_recorded_although_the_write_had_no_an
         recorded = [series.event["action"] for series in made.context.recorder._series.values()]
     assert store.objects["r"]["status"]["phase"] == "Pending"
     assert recorded == ["Reserving"]
+
+
+async def test_a_status_that_a_webhook_changes_in_another_way_each_time_is_not_written_without_pause():
+    """900 times in 2 s."""
+    store = Store(reservation("r", count=3))
+
+    async def changing(request: web.Request) -> web.StreamResponse:
+        answer = await store(request)
+        if request.method == "PATCH":
+            before = store.objects["r"]
+            conditions = [each | {"message": f"at {store.version}"} for each in before["status"]["conditions"]]
+            store.objects["r"] = after = before | {"status": before["status"] | {"conditions": conditions}}
+            key, seen = ("team", "r"), reflector.store["team", "r"]
+            reflector.store[key] = after
+            queue.on_change(seen, after)
+            return web.json_response(after)
+        return answer
+
+    async with faulty([changing]) as server:
+        made, tested = await controller(server, nodes=1)
+        reflector = Reflector(server.session, POD_RESERVATIONS)
+        reflector.store["team", "r"] = store.objects["r"]
+        queue = Reconciler(
+            server.session, reflector, tested.reconcile, made.context.metrics, recorder=made.context.recorder
+        )
+        tested.mark, tested.backs_off, tested.objects = queue.mark, queue.backs_off, queue.objects
+        queue.start()
+        running = asyncio.create_task(queue.run())
+        await asyncio.sleep(2.0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        writes = sum(line.startswith("PATCH") for line in server.seen)
+        reasons = [series.event["reason"] for series in made.context.recorder._series.values()]
+    assert 2 <= writes <= 4
+    assert "StatusChanged" in reasons
 
 
 async def test_a_reservation_that_ends_is_looked_at_when_it_ends():

@@ -25,6 +25,7 @@ from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import Conflict, KubeError, NotFound, Object, Session
 from concerto.kube.resources import SUBSPACE_SNAPSHOTS
+from concerto.kube.status_writes import write_status
 
 logger = logging.getLogger(__name__)
 
@@ -235,8 +236,7 @@ class ClusterModelPublisher:
                 return
 
     async def _publish(self, current: Subspace, kinds: dict[str, KindSums]) -> None:
-        path = SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME)
-        before = await self._session.get(path)
+        before = await self._session.get(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME))
         generation = before["metadata"].get("generation", 0)
         status = build_cluster_status(
             current,
@@ -254,7 +254,7 @@ class ClusterModelPublisher:
             ),
         )
         # One writer of the whole status: a merge patch replaces each list as a whole
-        await self._session.patch(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME, subresource="status"), {"status": status})
+        await write_status(self._session, SUBSPACE_SNAPSHOTS, before, status)
         self._published, self._published_kinds, self._published_placement = current, kinds, placement
         self._metrics.cluster_model_updates.inc()
 

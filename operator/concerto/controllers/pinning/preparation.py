@@ -11,6 +11,7 @@ earlier attempt is never mistaken for that of this attempt.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,10 +28,11 @@ from concerto.controllers.pinning.binding_objects import (
     record_of,
 )
 from concerto.controllers.pinning.status import read_answer
-from concerto.controllers.runtime.fair_places import PlaceOf
-from concerto.kube import ApiError, Conflict, KubeError, NotFound, Object, Session
+from concerto.kube import ApiError, Conflict, KubeError, NotFound, Object, Session, TooManyRequests
 from concerto.kube.backoff import Backoff
 from concerto.kube.confirmed_writes import NotWritten, WriteSettings, wait_unless_leading, write_until_known
+from concerto.kube.errors import seconds_asked
+from concerto.kube.fair_places import PlaceOf
 from concerto.kube.resources import POD_CPU_BINDINGS
 from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod, Verdict
@@ -218,9 +220,13 @@ class PinningPreparation:
             return
         key = (flight.assignment.namespace, pin_of(flight.assignment).binding)
         backoff = self._settings.first_backoff_seconds
-        while not await self._delete(key, uid):
-            await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, self._settings.max_backoff_seconds)
+        while True:
+            try:
+                await self._delete(key, uid)
+                break
+            except KubeError as error:
+                await asyncio.sleep(max(backoff, seconds_asked(error)))
+                backoff = min(backoff * 2, self._settings.max_backoff_seconds)
         self._land(flight)
 
     async def run(self) -> None:
@@ -246,11 +252,16 @@ class PinningPreparation:
             obj = self._ours.get(key)
             uid = None if obj is None else owner_of(obj)
             needed = uid is not None and (uid in self._flights or self._is_bound(uid))
-            if obj is None or needed or await self._delete_object(obj):
+            try:
+                if obj is not None and not needed:
+                    await self._delete_object(obj)
                 self._unchecked.discard(key)
                 self._refused.forget(key)
-            elif key in self._ours:  # it has not gone meanwhile
-                self._refused.failed(key)
+            except KubeError as error:
+                if key in self._ours:  # it has not gone meanwhile
+                    self._refused.failed(key, at_least_seconds=seconds_asked(error))
+                if isinstance(error, TooManyRequests):
+                    return  # the others have their turns in later sweeps
 
     def _progress(self, obj: Object, assignment: Assignment) -> NotPrepared | str | None:
         """None if the agent is ready; NotPrepared if it never will be; else what is known so far."""
@@ -275,6 +286,7 @@ class PinningPreparation:
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
+                    asked = 0.0
                     found = await self._post(body, deadline)
                     if isinstance(found, str):
                         return found
@@ -288,8 +300,11 @@ class PinningPreparation:
                                 f"{LABEL} from the pod."
                             )
                         problem = f"PodCPUBinding {name} of an earlier attempt is still being deleted"
-                        await self._delete_object(found)
-                    await asyncio.sleep(backoff)
+                        try:
+                            await self._delete_object(found)
+                        except KubeError as error:
+                            asked = seconds_asked(error)
+                    await asyncio.sleep(max(backoff, asked))
                     backoff = min(2 * backoff, self._settings.max_backoff_seconds)
         except (TimeoutError, NotWritten):
             return f"Could not create the pod's PodCPUBinding: {problem}."
@@ -329,31 +344,30 @@ class PinningPreparation:
         except ApiError as error:
             return f"The PodCPUBinding was rejected: {error.message}"
 
-    async def _delete(self, key: BindingKey, owner: str) -> bool:
-        """Delete the operator's binding of that pod; False if the outcome is not known."""
+    async def _delete(self, key: BindingKey, owner: str) -> None:
+        """Delete the operator's binding of that pod, if there is one.
+
+        Raises:
+            KubeError: it was not, as far as is known.
+        """
         await wait_unless_leading(self._may_write)
         try:
             found = await self._session.get(POD_CPU_BINDINGS.path(*key))
         except NotFound:
-            return True
-        except KubeError:
-            return False
-        return owner_of(found) != owner or await self._delete_object(found)
+            return
+        if owner_of(found) == owner:
+            await self._delete_object(found)
 
-    async def _delete_object(self, obj: Object) -> bool:
+    async def _delete_object(self, obj: Object) -> None:
         metadata = obj["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        try:
+        # If not, it is gone, or the name belongs to another one
+        with contextlib.suppress(NotFound, Conflict):
             async with self._place(namespace):
                 await wait_unless_leading(self._may_write)
                 path, timeout = POD_CPU_BINDINGS.path(namespace, name), self._settings.timeout_seconds
                 # Once: a webhook that does not answer must not hold the place, and whoever waits for it tries again
                 await self._session.delete(path, uid=metadata["uid"], timeout_seconds=timeout, attempts=1)
-        except (NotFound, Conflict):
-            return True  # it is gone, or the name belongs to another one
-        except KubeError:
-            return False
-        return True
 
     def _land(self, flight: _InFlight) -> None:
         assignment = flight.assignment

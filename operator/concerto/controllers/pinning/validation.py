@@ -31,6 +31,7 @@ from concerto.kube.apply import Target, build_status
 from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
+from concerto.kube.status_writes import raise_if_changed
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class PodCPUBindingController:
 
     Attributes:
         mark: called with namespace and name of a binding that has to be reconciled.
-        back_off: called with those of one whose status could not be written, to be tried again after a wait.
+        back_off: called with those of one whose status could not be written, and why; it is tried again after a wait.
         assigned: by namespace and name of a pod, the pod and the node that it is about to be bound to, or None. The
             scheduler answers from its placement records, and marks the binding when the answer changes.
     """
@@ -76,7 +77,7 @@ class PodCPUBindingController:
             patience_seconds: time after which a valid binding without an answer of its agent is reported.
         """
         self.mark: Callable[[str | None, str], None] = lambda namespace, name: None
-        self.back_off: Callable[[str | None, str], None] = lambda namespace, name: None
+        self.back_off: Callable[[str | None, str, KubeError], None] = lambda namespace, name, error: None
         self.assigned: Callable[[tuple[str, str]], BoundPod | None] = lambda pod: None
         self._session = session
         self._recorder = recorder
@@ -184,7 +185,7 @@ class PodCPUBindingController:
                 if each == key:
                     problem = error
                 else:
-                    self.back_off(*each)
+                    self.back_off(*each, error)
             self._written[each] = verdict
             if self._newest(node, each, verdicts) != verdict:
                 self.mark(*each)
@@ -281,10 +282,10 @@ class PodCPUBindingController:
         obj = self._index.objects.get(key)
         if obj is None:
             return  # it has gone since it was judged
-        before = obj.get("status") or {}
+        before, judged = obj.get("status") or {}, obj
         status = self._status(key, obj, verdict)
         try:
-            if status != own_part(before):
+            if is_to_change := status != own_part(before):
                 obj = await self._apply(key, obj, status, FIELD_MANAGER)
                 if (event := binding_event(before, status)) is not None:
                     self._recorder.record(
@@ -294,6 +295,8 @@ class PodCPUBindingController:
                         self._record_pinned(key, obj, verdict)
             if is_stale(obj, verdict):
                 await self._remove_answer(key, obj)
+            if is_to_change:
+                raise_if_changed(judged, obj, status, own_part(obj.get("status") or {}))
         except NotFound:
             return  # its watch event will come
         except (Invalid, Conflict):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from concerto.controllers.runtime.fair_places import FairPlaces
+from concerto.kube.fair_places import FairPlaces
 
 _LOOK_SECONDS = 0.5
 _MAX_REMEMBERED = 1000
@@ -22,8 +22,7 @@ class PipelineSettings:
 
     Attributes:
         max_concurrent_bindings: writes in flight that place pods: bindings, PodCPUBindings, and claims and volumes that
-            are bound. Half of them are of one namespace. While namespaces have stalled, up to half as many again; see
-            `FairPlaces`.
+            are bound, for namespaces whose writes ended soon; see `FairPlaces`.
         max_preemptions_beside_events: while more than so many go on, events wait, and cycles are farther apart.
         min_cycle_interval_seconds: no two cycles start closer together, so that a burst of pods becomes one placement
             record.

@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 
 from concerto.api.pod import PREEMPTED, PodView
 from concerto.controllers.runtime.clock import wall_timestamp
-from concerto.controllers.runtime.fair_places import FairPlaces
 from concerto.kube import (
     ApiError,
     Conflict,
@@ -27,8 +26,9 @@ from concerto.kube import (
     Unauthorized,
 )
 from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, write_until_known
+from concerto.kube.fair_places import FairPlaces
+from concerto.kube.request_bodies import STRATEGIC_PATCH, Patch
 from concerto.kube.resources import PODS
-from concerto.kube.session import STRATEGIC_PATCH, Patch
 
 _CHECKS = 3
 """How often a deletion is checked that the API server gives no answer to."""
@@ -46,7 +46,7 @@ class EvictionSettings:
         max_at_a_time: for how many pods or gangs others are evicted at a time. The rest waits, the namespaces in turn.
             Otherwise all of their victims would end together, and the first pod would wait for the last.
         max_concurrent: requests to victims that are in flight at a time, and nominations that are.
-        slow_seconds: while requests last longer than that, up to half as many again go on at a time; see `FairPlaces`.
+        slow_seconds: what takes longer hangs; see `FairPlaces`.
     """
 
     timeout_seconds: float = 4.0
@@ -59,8 +59,7 @@ class EvictionSettings:
 class EvictionPlaces:
     """How much is done at a time, for pods and for gangs together; see `FairPlaces` for what a namespace may have.
 
-    A namespace whose requests are never answered, as an admission webhook keeps them, holds up no other namespace; many
-    such namespaces do for some seconds.
+    A namespace whose requests are never answered, as an admission webhook keeps them, holds up no other namespace.
 
     Attributes:
         preemptions: held by a pod or gang that others are evicted for: for its namespace, and for those of its victims.

@@ -17,7 +17,9 @@ from concerto.controllers.scheduling.outcome_counts import ProfileCounts
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError, NotFound, Object
 from concerto.kube.backoff import Backoff
+from concerto.kube.errors import seconds_asked
 from concerto.kube.resources import SCHEDULING_PROFILES
+from concerto.kube.status_writes import raise_if_changed, write_status
 from concerto.scheduling.consistency import consistency_condition
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.profile import Profile
@@ -137,7 +139,7 @@ class ProfileController:
             await self._write(known)
             self._failed.forget(known.name)
         except KubeError as error:
-            wait = self._failed.failed(known.name)
+            wait = self._failed.failed(known.name, at_least_seconds=seconds_asked(error))
             logger.info("SchedulingProfile %s: %s; again in %.1f s", known.name, error, wait)
 
     async def _look_at(self, known: _Known, *, due: bool) -> None:
@@ -182,13 +184,15 @@ class ProfileController:
             self._count_nodes(known, state)
             ready = ready_condition(known.wrong, known.name, winner.name if winner else "")
             status = build_profile_status(obj, ready, state, wall_timestamp())
+            written = None
             if status != obj.get("status"):
-                patch = {"metadata": {"uid": known.uid}, "status": status}
-                await self._session.patch(SCHEDULING_PROFILES.path(name=known.name, subresource="status"), patch)
+                written = await write_status(self._session, SCHEDULING_PROFILES, obj, status)
             before = find_condition((obj.get("status") or {}).get("conditions"), "Ready") or {}
             if ready.status == "False" and ready.message != before.get("message"):
                 self._recorder.record(obj, type="Warning", reason=ready.reason, action="Reading", note=ready.message)
             self._reported[known.name] = state
+            if written is not None:
+                raise_if_changed(obj, written, status, written.get("status") or {})
         except NotFound:
             self._reported.pop(known.name, None)
 

@@ -24,6 +24,7 @@ from concerto.controllers.scheduling.reservation_status import build_reservation
 from concerto.kube import Conflict, NotFound, Object
 from concerto.kube.failpoints import point
 from concerto.kube.resources import POD_RESERVATIONS
+from concerto.kube.status_writes import raise_if_changed, write_status
 from concerto.scheduling.reservation_placement import no_such_node, place
 from concerto.scheduling.state.reservation_ledger import ReservationState
 from concerto.scheduling.state.reserved_loads import find_kind
@@ -157,18 +158,11 @@ class ReservationController:
         return written if not_newer(seen, known) else obj
 
     async def _write(self, key: ReservationKey, before: Object, status: Object) -> None:
-        # An attempt that the API server takes its time for may be carried out after a later one
-        patch = {"metadata": {"resourceVersion": before["metadata"]["resourceVersion"]}, "status": status}
         point("before-reservation-status")
         try:
-            try:
-                written = await self._context.session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
-            except Conflict:
-                written = await self._context.session.get(POD_RESERVATIONS.path(*key))
-                if written.get("status") != status:  # else an attempt that had no answer was carried out
-                    return  # it has changed since, and its watch event marks it
-        except NotFound:
-            return
+            written = await write_status(self._context.session, POD_RESERVATIONS, before, status)
+        except (Conflict, NotFound):
+            return  # it has changed since, and its watch event marks it
         point("after-reservation-status")
         self._written[key] = written
         # What the status shows as used is what allows the placement record that used it to be deleted
@@ -182,6 +176,7 @@ class ReservationController:
                 action="Reserving",
                 note=new["message"],
             )
+        raise_if_changed(before, written, status, written.get("status") or {})
 
     def _consumers(self, obj: Object, state: ReservationState) -> list[Object]:
         """Who has used a unit; names come from the status, or from the record that used it (which still exists)."""

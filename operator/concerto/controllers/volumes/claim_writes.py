@@ -16,9 +16,9 @@ from concerto.api.volumes import (
     PersistentVolume,
     PersistentVolumeClaim,
 )
-from concerto.controllers.runtime.fair_places import PlaceOf
 from concerto.kube import ApiError, Conflict, NotFound, Object, Session
 from concerto.kube.confirmed_writes import NotWritten, WriteSettings, write_until_known
+from concerto.kube.fair_places import PlaceOf
 from concerto.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 
 
