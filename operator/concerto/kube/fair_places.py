@@ -234,7 +234,7 @@ class FairPlaces:
         self._serve()
         for namespace in hold.lane:
             if namespace not in self._held:
-                del self._grown[namespace]  # which has no effect where there is none
+                del self._grown[namespace]  # no effect where nothing has ended
 
     def _note_soon(self, lane: _Lane) -> None:
         """Work for these has ended soon."""

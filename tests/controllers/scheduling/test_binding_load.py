@@ -48,19 +48,19 @@ async def test_a_namespace_whose_bindings_begin_to_hang_while_it_is_busy_leaves_
 
 async def test_where_bindings_of_many_namespaces_hang_another_one_has_its_places_all_the_same():
     hang = {f"n{i}": 100 for i in range(7)}
-    async with writing(BindingLoad(replace(SETTINGS, stalled_seconds=0.5)), **hang) as writes:
+    async with writing(BindingLoad(replace(SETTINGS, stalled_seconds=2.0)), **hang) as writes:
         assert writes.in_flight == dict.fromkeys(hang, 1)
         for name in hang:
             for _ in range(40):
                 await writes.end(name)
-        assert 80 <= writes.in_flight.total() < 96
+        assert writes.in_flight.total() >= 80
+        await writes.begin("first", 1)
+        assert writes.in_flight["first"] == 1
+        await asyncio.sleep(2.2)  # what has lasted leaves its places
         await writes.begin("free", 30)
-        assert writes.in_flight["free"] == 1
-        await writes.end("free")
-        assert writes.in_flight["free"] >= 1
-        await asyncio.sleep(0.7)
-        await writes.end("free")
-        assert writes.in_flight["free"] >= 2, "what has lasted has left its places"
+        for _ in range(10):
+            await writes.end("free")
+        assert writes.in_flight["free"] >= 10
 
 
 async def test_no_cycle_starts_while_as_many_bindings_wait_as_a_cycle_decides():
