@@ -1,1 +1,1 @@
-"""Pure scheduling decisions: a cluster of the cluster and pending pods in, placements out."""
+"""Pure scheduling decisions: the state of a cluster and pending pods in, placements out."""

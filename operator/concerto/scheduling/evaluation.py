@@ -1,7 +1,7 @@
-"""One template's view of the cluster during one cycle: which nodes are feasible, and how good they are.
+"""Pods of one signature in one cycle: which nodes are feasible, and how good they are.
 
-Its first pod has every plugin look at all nodes. For its siblings only the rows are looked at again whose answers have
-changed since: within a cycle nothing happens to the cluster but the cycle's own placements.
+The first such pod has every plugin look at all nodes. For the others, only the rows are looked at again whose answers
+have changed since: within a cycle nothing happens to the cluster but the cycle's own placements.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def _add(sums: tuple[Floats, Floats], scores: Floats, weight: float, abstained: 
 
 
 class Evaluation:
-    """Feasible nodes and their scores for one kind of pod.
+    """Feasible nodes and their scores for pods of one signature.
 
     Args:
-        query: its first pod.
+        query: the first such pod.
         profile: filters and scores.
         placements: what the cycle has placed, in order; the cycle appends to it.
 

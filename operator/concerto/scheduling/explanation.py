@@ -61,18 +61,18 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
         now: seconds since the epoch.
     """
     query = query_for(cluster, pod, profile, now)
-    template = Evaluation(query, profile, ())
-    totals = template.totals()
+    evaluation = Evaluation(query, profile, ())
+    totals = evaluation.totals()
     rows = np.flatnonzero(cluster.nodes.exists[: cluster.size])
-    by_plugin = template.by_plugin(rows)
+    by_plugin = evaluation.by_plugin(rows)
     basis = {int(MEASURED): "Capacity", int(BY_REQUESTS): "Requests"}
     preemption = Preemption(cluster, profile, pod, now)
     looks = count(1)
     verdicts = []
     for i, row in enumerate(rows):
         refused_by, reason = "", ""
-        if not template.feasible[row]:
-            refused_by, reason = _refusal(template.filters, row, cluster.names[row])
+        if not evaluation.feasible[row]:
+            refused_by, reason = _refusal(evaluation.filters, row, cluster.names[row])
         elif totals[row] == -np.inf:
             refused_by, reason = "Reservation", "a standing reservation holds a unit for the pod elsewhere"
         verdicts.append(
@@ -83,7 +83,7 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
                 basis.get(int(query.basis[row]), "Avoided"),
                 None if refused_by else float(totals[row]),
                 {} if refused_by else {n: None if np.isnan(s[i]) else float(s[i]) for n, s in by_plugin.items()},
-                template.by_allocation,
+                evaluation.by_allocation,
                 _left(cluster, int(row)) if query.cost is not None and query.basis[row] == MEASURED else "",
                 preemption.victims_on(pod, cluster.names[row]) if refused_by and next(looks) <= _MAX_LOOKS else None,
             )

@@ -1,4 +1,4 @@
-"""Which nodes are feasible for one template during one cycle, kept up to date by the cycle's own placements."""
+"""Which nodes are feasible for pods of one signature in one cycle, kept up to date by the cycle's own placements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Feasibility:
     """Which rows the filters let pass.
 
     Args:
-        query: the first pod of the template.
+        query: the first such pod.
         filters: the profile's.
 
     Attributes:

@@ -203,7 +203,7 @@ class Queue:
         groups = islice(self._index.all_of(key), MAX_OF_POD_GROUP)
         return [self._waiting[group.places[0][2]].pod for group in groups]
 
-    def number_beyond(self, uid: str, heads: int = MAX_DECISIONS) -> int:
+    def number_beyond(self, uid: str, heads: int) -> int:
         """How many pods like this one no cycle looks at, as so many heads are before them; 0 if it is not the first."""
         waiting = self._waiting.get(uid)
         if waiting is None or waiting.group.places[:1] != [waiting.place]:

@@ -77,7 +77,7 @@ class Diagnosis:
 
 def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     """The diagnosis of a pod over which a plugin failed: no news of a node mends that, but a changed one may."""
-    nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
+    nodes = len(cluster.nodes.views)
     text = f"Concerto failed to look for a node ({type(error).__name__}). This is a fault of Concerto: see its log."
     if isinstance(error, TooManyComparisons):
         text = f"0/{nodes} nodes are available: {error}."
@@ -91,7 +91,7 @@ def diagnose_failed_binding(note: str) -> Diagnosis:
 
 def diagnose_group(cluster: ClusterState, group: NotReady) -> Diagnosis:
     """The diagnosis of the pods of a group that is not ready to be placed, whatever nodes there are."""
-    nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
+    nodes = len(cluster.nodes.views)
     return Diagnosis(
         nodes,
         {group.message: nodes},
@@ -105,7 +105,7 @@ def diagnose_group(cluster: ClusterState, group: NotReady) -> Diagnosis:
 
 def diagnose_lack_of_time(cluster: ClusterState, gang: GroupKey) -> Diagnosis:
     """The diagnosis of a gang for whose pods a whole cycle's time was not enough."""
-    nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
+    nodes = len(cluster.nodes.views)
     return Diagnosis(
         nodes,
         {_TOO_LONG: nodes},

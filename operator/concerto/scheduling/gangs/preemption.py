@@ -23,7 +23,7 @@ from concerto.scheduling.gangs.gang import Gang, selected_among
 from concerto.scheduling.gangs.gang_queries import GangQueries
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.trial import Trial
-from concerto.scheduling.nominated_room import Prepared
+from concerto.scheduling.nominated_room import Prepared, RowTrial
 from concerto.scheduling.preemption.eligibility import may_be_evicted
 from concerto.scheduling.preemption.victims import Victims, choose_victims
 from concerto.scheduling.profile import Profile
@@ -297,15 +297,8 @@ class _Trial:
 
     def _passes(self, check: _Check) -> bool:
         """Whether the row takes the pod beside all others that are there now."""
-        pod, row = check.pod, check.row
-        what_if, rows = self._rows[row], np.array([row])
-        by_domain = [(plugin, state) for plugin, state in check.filters if plugin.reach is Reach.DOMAIN]
-        what_if.withdraw(pod)
-        for plugin, state in by_domain:
-            plugin.remove_pod(state, pod, row)
-        what_if.settle()
-        passes = all(not plugin.check(state, rows)[0] for plugin, state in check.filters)
-        what_if.place(pod)
-        for plugin, state in by_domain:
-            plugin.add_pod(state, pod, row)
+        trial = RowTrial(self._rows[check.row], check.row, check.filters)
+        trial.withdraw(check.pod)
+        passes = trial.passes()
+        trial.place(check.pod)
         return passes

@@ -80,7 +80,7 @@ class Preemption:
         self._nodes = int(np.count_nonzero(exists))
         resolvable = diagnose(query, filters).resolvable
         resolvable = resolvable[_may_be_mended(filters, resolvable, profile.settings.preemption.measured_capacity)]
-        passes = _passes(filters, resolvable)
+        passes = _passes([each for each in filters if each[0].reach is Reach.NOWHERE], resolvable)
         self._hopeful = {cluster.names[row] for row in resolvable[passes]}
         lower = cluster.pods_on.lowest_priority[resolvable] < pod.priority
         refusing = [cluster.names[row] for row in resolvable[lower & ~passes]]
@@ -188,19 +188,15 @@ def _not_found(nodes: int, reasons: Counter[str]) -> str:
 
 def _may_be_mended(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) -> Bools:
     """Of these rows, those on which pods may be evicted; with ``Never``, not those that lack measured capacity."""
-    may: Bools = np.ones(len(rows), dtype=np.bool_)
-    for plugin, state in filters:
-        if plugin.by_measurement and measured_capacity == "Never":
-            may &= plugin.check(state, rows) == 0
-    return may
+    by_measurement = [each for each in filters if each[0].by_measurement and measured_capacity == "Never"]
+    return _passes(by_measurement, rows)
 
 
 def _passes(filters: Prepared, rows: Ints) -> Bools:
-    """Of these rows, those that pass all filters whose answer no eviction changes."""
+    """Of these rows, those that pass all of the filters."""
     passes: Bools = np.ones(len(rows), dtype=np.bool_)
     for plugin, state in filters:
-        if plugin.reach is Reach.NOWHERE:
-            passes &= plugin.check(state, rows) == 0
+        passes &= plugin.check(state, rows) == 0
     return passes
 
 

@@ -40,23 +40,18 @@ class ClaimUsers:
 
     def add_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are in use on the row."""
-        for claim in pod.volumes.claims:
-            key = ClaimKey(pod.namespace, claim.name)
-            add_count_of(self._claims, key, row, 1)
-            if not claim.ephemeral:
-                add_count_of(self._named, key, row, 1)
-        self._count_disks(pod, row, 1)
+        self._count(pod, row, 1)
 
     def remove_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are no longer in use on the row."""
+        self._count(pod, row, -1)
+
+    def _count(self, pod: PodView, row: int, by: int) -> None:
         for claim in pod.volumes.claims:
             key = ClaimKey(pod.namespace, claim.name)
-            add_count_of(self._claims, key, row, -1)
+            add_count_of(self._claims, key, row, by)
             if not claim.ephemeral:
-                add_count_of(self._named, key, row, -1)
-        self._count_disks(pod, row, -1)
-
-    def _count_disks(self, pod: PodView, row: int, sign: int) -> None:
+                add_count_of(self._named, key, row, by)
         for disk in pod.volumes.disks:
             for place in disk.places:
-                add_count_of(self._disks, (place, disk.exclusive), row, sign)
+                add_count_of(self._disks, (place, disk.exclusive), row, by)

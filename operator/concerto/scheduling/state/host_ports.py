@@ -38,14 +38,16 @@ class HostPortIndex(PodIndex):
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod has its ports on the row."""
-        for port in pod.shape.host_ports:
-            by_address = self._ports.setdefault((port.protocol, port.port), {})
-            add_count_of(by_address, port.ip, row, 1)
+        self._count(pod, row, 1)
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod's ports on the row are free."""
+        self._count(pod, row, -1)
+
+    def _count(self, pod: PodView, row: int, by: int) -> None:
         for port in pod.shape.host_ports:
-            by_address = self._ports[port.protocol, port.port]
-            add_count_of(by_address, port.ip, row, -1)
+            key = (port.protocol, port.port)
+            by_address = self._ports.setdefault(key, {})
+            add_count_of(by_address, port.ip, row, by)
             if not by_address:
-                del self._ports[port.protocol, port.port]
+                del self._ports[key]

@@ -39,7 +39,7 @@ class ImageLocality(ScoreDefaults):
     def prepare(self, query: Query) -> Images | None:
         """Sizes by row; pods of whose images no node has enough are not concerned."""
         cluster = query.cluster
-        total, nodes = np.zeros(cluster.size), max(1, int(np.count_nonzero(cluster.nodes.exists[: cluster.size])))
+        total, nodes = np.zeros(cluster.size), max(1, len(cluster.nodes.views))
         for image in query.pod.images:
             sizes = cluster.images.sizes(image, cluster.size)
             if sizes is not None:
