@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.api.capacity_settings import MergeKind
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import Condition, merge_conditions, with_progress
 from concerto.api.subspacesnapshot import CLUSTER_NAME, Placement, SubspaceSnapshot, SubspaceStatus, model_numbers
 from concerto.capacity.kinds.cluster_kinds import ROWS_A_LOOK, ClusterKinds
 from concerto.capacity.kinds.cost import costliest
@@ -248,7 +248,9 @@ class ClusterModelPublisher:
             generation=generation,
             conditions=merge_conditions(
                 (before.get("status") or {}).get("conditions") or (),
-                [Condition("Ready", "True", "Merged", f"Merged from the models of {current.nodes} nodes.")],
+                with_progress(
+                    Condition("Ready", "True", "Merged", f"Merged from the models of {current.nodes} nodes.")
+                ),
                 now=wall_timestamp(),
                 observed_generation=generation,
             ),
