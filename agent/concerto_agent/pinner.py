@@ -18,6 +18,7 @@ from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, NotFound, Reflector, Session
 from concerto.kube.errors import Forbidden, Unauthorized
+from concerto.kube.reflector import key_of
 from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.binding_statuses import BindingStatuses
@@ -205,8 +206,7 @@ class Pinner:
     # Changes in the API and in the cgroups
 
     def _binding_changed(self, old: Object | None, new: Object | None) -> None:
-        metadata = (new or old or {})["metadata"]
-        key = (metadata["namespace"], metadata["name"])
+        key = key_of(new or old or {})
         before = self._claims.get(key)
         claim = None
         if new is not None:

@@ -15,12 +15,13 @@ from concerto.controllers.volumes.claim_writes import (
     build_claim_ref,
     build_selected_node,
 )
+from concerto.kube.confirmed_writes import WriteSettings
 from concerto.kube.fair_places import FairPlaces
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 from support.scheduling_builders import cluster_state, node, pod
 from support.volume_builders import claim, raw_claim, raw_volume, storage_class, volume
 
-QUICK = ClaimWriteSettings(1.0, 0.001, 0.01, 5.0)
+QUICK = ClaimWriteSettings(1.0, WriteSettings(0.001, 0.01, 5.0, repeats_conflicts=True))
 DATA = ClaimKey("default", "data")
 STATIC = VolumeBindings("n1", ((DATA, "disk"),))
 DYNAMIC = VolumeBindings("n1", (), (DATA,))
@@ -346,7 +347,7 @@ async def test_nothing_more_is_written_once_the_pod_is_gone():
 
 
 async def test_a_conflict_that_no_other_write_explains_ends():
-    impatient = ClaimWriteSettings(1.0, 0.001, 0.01, 0.0)
+    impatient = ClaimWriteSettings(1.0, WriteSettings(0.001, 0.01, 0.0, repeats_conflicts=True))
     async with faulty([refuses(409, "Conflict"), says(200, raw_claim())] * 3) as server:
         writes = ClaimWrites(server.session, lambda: True, impatient, FairPlaces(96).place)
         with pytest.raises(NotBound, match="volumes could not be bound: Conflict!"):

@@ -17,6 +17,7 @@ from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selectors import LabelSelector
 from concerto.api.timestamps import parse_timestamp
 from concerto.kube import Conflict, KubeError, NotFound, Object, Session
+from concerto.kube.references import build_owner_reference
 from concerto.kube.resources import POD_RESERVATIONS, PREDICTIVE_HPAS
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 OWNER_LABEL = "concerto.dev/predictivehpa"
 _OVER = ("Consumed", "Expired")
 _PATIENCE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
-_LONGEST_SECONDS = 5.0
+_MAX_SECONDS = 5.0
 
 
 def build_reservation(
@@ -53,14 +54,7 @@ def build_reservation(
             "name": _cut(spec.name, 253 - len(suffix)) + suffix,
             "namespace": spec.namespace,
             "labels": {OWNER_LABEL: _cut(spec.name, 63)},
-            "ownerReferences": [
-                {
-                    "apiVersion": PREDICTIVE_HPAS.api_version,
-                    "kind": PREDICTIVE_HPAS.kind,
-                    "name": spec.name,
-                    "uid": spec.uid,
-                }
-            ],
+            "ownerReferences": [build_owner_reference(PREDICTIVE_HPAS, spec.name, spec.uid)],
         },
         "spec": {
             "podSelector": {"matchExpressions": expressions},
@@ -82,10 +76,10 @@ async def reserve(session: Session, reservation: Object, *, now: float) -> str |
     wait for long, nor for its reservation to succeed: pods without reserved room are better than no pods.
     """
     try:
-        async with asyncio.timeout(_LONGEST_SECONDS):
+        async with asyncio.timeout(_MAX_SECONDS):
             return await _reserve(session, reservation, now)
     except TimeoutError:
-        return f"the API server does not answer within {_LONGEST_SECONDS:g} s"
+        return f"the API server does not answer within {_MAX_SECONDS:g} s"
 
 
 async def _reserve(session: Session, reservation: Object, now: float) -> str | None:

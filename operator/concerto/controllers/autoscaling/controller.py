@@ -36,6 +36,7 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.runtime.watched_kinds import NOT_ENDED, FollowedKind
 from concerto.kube import Object
 from concerto.kube.discovery import Kinds
+from concerto.kube.reflector import key_of
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 
 logger = logging.getLogger(__name__)
@@ -167,8 +168,7 @@ class PredictiveHPAController:
 
     def on_object(self, old: Object | None, new: Object | None) -> None:
         """Take note that a PredictiveHPA appeared, changed or was deleted."""
-        meta = (new or old or {})["metadata"]
-        key = (meta["namespace"], meta["name"])
+        key = key_of(new or old or {})
         if new is None:
             self._objects.pop(key, None)
             self.observer.selectors.put(key, None)

@@ -33,6 +33,7 @@ from concerto.kube.backoff import Backoff
 from concerto.kube.confirmed_writes import NotWritten, WriteSettings, wait_unless_leading, write_until_known
 from concerto.kube.errors import seconds_asked
 from concerto.kube.fair_places import PlaceOf
+from concerto.kube.reflector import key_of
 from concerto.kube.resources import POD_CPU_BINDINGS
 from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod, Verdict
@@ -134,8 +135,7 @@ class PinningPreparation:
 
     def on_cpu_binding(self, old: Object | None, new: Object | None) -> None:
         """A PodCPUBinding appeared, changed or went."""
-        obj = new or old or {}
-        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        key = key_of(new or old or {})
         flight = self._flights.get(self._uid_of.get(key, ""))
         if (known := self._ours.pop(key, None)) is not None:
             before = owner_of(known) or ""

@@ -30,6 +30,7 @@ from concerto.kube import Conflict, Invalid, KubeError, NotFound, Object, Sessio
 from concerto.kube.apply import Target, build_status
 from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
+from concerto.kube.reflector import key_of
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
 from concerto.kube.status_writes import raise_if_changed
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
@@ -96,7 +97,7 @@ class PodCPUBindingController:
     def load(self, objects: Iterable[Object]) -> None:
         """Take all bindings before any is judged, so that a younger one does not win because the older is unknown."""
         for obj in objects:
-            key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+            key = key_of(obj)
             try:
                 self._index.put(key, obj)
             except Exception:  # it holds no CPUs; its reconciles report it again and again
@@ -104,8 +105,7 @@ class PodCPUBindingController:
 
     def on_pod(self, old: Object | None, new: Object | None) -> None:
         """A pod appeared, changed or went."""
-        metadata = (new or old or {})["metadata"]
-        keys = list(self._index.of_pod((metadata["namespace"], metadata["name"])))
+        keys = list(self._index.of_pod(key_of(new or old or {})))
         if keys and _bound(old) != _bound(new):
             for key in keys:
                 self._index.locate(key)

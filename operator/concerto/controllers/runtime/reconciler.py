@@ -23,6 +23,7 @@ from concerto.kube.errors import seconds_asked
 from concerto.kube.events import EventRecorder
 from concerto.kube.fair_places import FairPlaces, Hold
 from concerto.kube.namespace_lanes import NamespaceLanes
+from concerto.kube.reflector import key_of
 from concerto.kube.status_writes import StatusChanged
 
 logger = logging.getLogger(__name__)
@@ -159,8 +160,7 @@ class Reconciler:
 
     def _queue_all(self) -> None:
         for obj in self.objects():
-            metadata = obj["metadata"]
-            key = (metadata.get("namespace", ""), metadata["name"])
+            key = key_of(obj)
             if not self._marked.holds(key[0], key) and not self.backs_off(*key):
                 self._resync.put(key[0], key, key)
         self._work.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concerto.api.pod import PodView
+from concerto.api.podreservation import Assignment
 from concerto.kube import Object
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import PODS
@@ -12,8 +13,8 @@ _MAX_NOTE_BYTES = 1024
 """What the API server takes as an event's note."""
 
 
-def pod_subject(pod: PodView) -> Object:
-    """The pod as an event's subject."""
+def pod_subject(pod: PodView | Assignment) -> Object:
+    """The pod, or the pod of an assignment, as an event's subject."""
     return build_event_subject(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
 
 

@@ -225,10 +225,8 @@ class GangPreemptionController:
 
     def _are_nominated(self, nodes: Mapping[str, str]) -> bool:
         """Whether all of the pods still wait for room on their nodes: with one less, the gang may not fit."""
-        pending, node_of = self._parts.pending, self._cluster.nominations.node_of
-        return all(
-            uid in pending and not self._cluster.is_placed(uid) and node_of(uid) == node for uid, node in nodes.items()
-        )
+        needs_node, node_of = self._parts.pending.needs_node, self._cluster.nominations.node_of
+        return all(needs_node(uid) and node_of(uid) == node for uid, node in nodes.items())
 
     def _withdraw(self, pods: Iterable[PodView]) -> None:
         for pod in pods:

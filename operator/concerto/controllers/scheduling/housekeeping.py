@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube.references import build_event_subject
-from concerto.kube.resources import NODE_CAPACITIES, PODS
+from concerto.kube.resources import NODE_CAPACITIES
 from concerto.scheduling.gangs.recovery import note_unfinished
 
 
@@ -104,7 +105,7 @@ class OverdueReports:
                 continue
             self._reported_pods.add(uid)
             self._context.recorder.record(
-                build_event_subject(PODS, assignment.name, namespace=assignment.namespace, uid=uid),
+                pod_subject(assignment),
                 type="Warning",
                 reason="NotObserved",
                 action="Observing",

@@ -22,6 +22,7 @@ from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord, read_record
 from concerto.kube import Object
+from concerto.kube.reflector import key_of
 from concerto.scheduling.state.changes import Change
 
 _NAMESPACE = ("name", "uid", "resourceVersion", "labels")
@@ -135,7 +136,7 @@ class Informers:
             "PodCPUBinding",
             lambda obj: obj,
             cluster.set_cpu_binding,
-            lambda obj: cluster.remove_cpu_binding((obj["metadata"]["namespace"], obj["metadata"]["name"])),
+            lambda obj: cluster.remove_cpu_binding(key_of(obj)),
         )
         self.namespaces = informer(
             "Namespace",
@@ -208,7 +209,7 @@ class Informers:
         return Change.NOTHING
 
     def _remove_budget(self, obj: Object) -> Change:
-        self._cluster.budgets.remove(obj["metadata"]["namespace"], obj["metadata"]["name"])
+        self._cluster.budgets.remove(*key_of(obj))
         return Change.NOTHING
 
     def _put_group(self, group: PodGroup) -> Change:
@@ -217,7 +218,7 @@ class Informers:
         return Change.NOTHING
 
     def _remove_group(self, obj: Object) -> Change:
-        self._cluster.pod_groups.remove_group((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        self._cluster.pod_groups.remove_group(key_of(obj))
         self._pending.requeue_pod_groups()
         return Change.NOTHING
 

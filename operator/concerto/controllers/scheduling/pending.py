@@ -58,6 +58,10 @@ class PendingPods:
         """Whether the pod is known to be unbound."""
         return uid in self._pods
 
+    def needs_node(self, uid: str) -> bool:
+        """Whether the pod is known to be unbound, and is not assumed on a node."""
+        return uid in self._pods and not self._cluster.is_placed(uid)
+
     def add_pod(self, pod: PodView) -> None:
         """An unbound pod appeared or changed."""
         self._pods[pod.uid] = pod

@@ -17,11 +17,11 @@ from itertools import count
 from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, build_placement_record
 from concerto.api.timestamps import parse_timestamp
 from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.kube import ApiError, Conflict, Forbidden, KubeError, NotFound, Object, Session, Unauthorized
 from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, failure_reason, write_until_known
 from concerto.kube.failpoints import point
-from concerto.kube.references import build_event_subject
-from concerto.kube.resources import POD_RESERVATIONS, PODS
+from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.state.ledger import Ledger
 
 logger = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class _StoreFailures:
             self._record_at = seconds + _REPORT_AGAIN_SECONDS
             for assignment in self._assignments:
                 self._context.recorder.record(
-                    build_event_subject(PODS, assignment.name, namespace=assignment.namespace, uid=assignment.uid),
+                    pod_subject(assignment),
                     type="Warning",
                     reason="FailedScheduling",
                     action="Binding",

@@ -94,7 +94,7 @@ class PreemptionController:
     async def run(self) -> None:
         """Search and evict until cancelled."""
         try:
-            await self._turns.serve(lambda key: self._search(key), self._forget_room_that_is_not_needed)
+            await self._turns.serve(self._search, lambda: self._making_room.keep(self._parts.pending.__contains__))
         finally:
             self._tasks.cancel()
 
@@ -102,19 +102,16 @@ class PreemptionController:
 
     def _still_waits(self, key: _Key) -> bool:
         """Whether pods of the key have no node; forgets those that have one, or are gone."""
-        pods = {uid: pod for uid, pod in self._waiting.pop(key, {}).items() if self._is_without_node(uid)}
+        pods = {uid: pod for uid, pod in self._waiting.pop(key, {}).items() if self._parts.pending.needs_node(uid)}
         if pods:
             self._waiting[key] = pods
         return bool(pods)
-
-    def _forget_room_that_is_not_needed(self) -> None:
-        self._making_room.keep(self._parts.pending.__contains__)
 
     # --- the search
 
     async def _search(self, key: _Key) -> None:
         """Find pods to evict for alike pods, one after another."""
-        pods = [pod for pod in self._waiting.pop(key).values() if self._is_without_node(pod.uid)]
+        pods = [pod for pod in self._waiting.pop(key).values() if self._parts.pending.needs_node(pod.uid)]
         profile = self._parts.profiles.get(pods[0].scheduler_name) if pods else None
         if profile is None:
             return
@@ -140,7 +137,7 @@ class PreemptionController:
         while outcome is None:
             while (in_time := spent.total < self._settings.max_search_seconds) and search.look_at_next(pod):
                 await self._share_the_loop(spent)
-            if not self._is_without_node(pod.uid):
+            if not self._parts.pending.needs_node(pod.uid):
                 return False
             outcome = search.take_if_enough(pod) if in_time else search.take(pod)
         self._take(pod, outcome)
@@ -158,9 +155,6 @@ class PreemptionController:
             return self._settings.repeat_seconds
         return self._turns.seconds_idle(key)
 
-    def _is_without_node(self, uid: str) -> bool:
-        return uid in self._parts.pending and not self._cluster.is_placed(uid)
-
     def _needs_room(self, pod: PodView, search: Preemption) -> bool:
         """Whether others may be evicted for the pod: it does not wait for the room that its victims leave."""
         if search.is_hopeless_where_nominated(pod):
@@ -174,7 +168,7 @@ class PreemptionController:
 
     def _wake(self, pod: PodView) -> None:
         self._woken.discard(pod.uid)
-        if self._is_without_node(pod.uid):
+        if self._parts.pending.needs_node(pod.uid):
             self.note(pod)
 
     async def _share_the_loop(self, spent: _CpuTime) -> None:
@@ -227,7 +221,7 @@ class PreemptionController:
 
     def _is_nominated(self, pod: PodView, node: str) -> bool:
         """Whether the pod still waits for room on the node."""
-        return self._is_without_node(pod.uid) and self._cluster.nominations.node_of(pod.uid) == node
+        return self._parts.pending.needs_node(pod.uid) and self._cluster.nominations.node_of(pod.uid) == node
 
 
 class _Remainders:

@@ -81,11 +81,8 @@ class PreemptionWrites:
         """
         conditions, node_of = self._reporter.conditions_beside_nomination(pod.uid), self._cluster.nominations.node_of
         return await self._writer.nominate(
-            pod, node, conditions, lambda: self._is_without_node(pod.uid) and node_of(pod.uid) == node
+            pod, node, conditions, lambda: self._pending.needs_node(pod.uid) and node_of(pod.uid) == node
         )
-
-    def _is_without_node(self, uid: str) -> bool:
-        return uid in self._pending and not self._cluster.is_placed(uid)
 
     async def withdraw(self, pod: PodView) -> None:
         """Remove the pod's nomination, unless it is nominated for another node meanwhile."""

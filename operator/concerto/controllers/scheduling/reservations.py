@@ -23,6 +23,7 @@ from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.reservation_status import build_reservation_status
 from concerto.kube import Conflict, NotFound, Object
 from concerto.kube.failpoints import point
+from concerto.kube.reflector import key_of
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.kube.status_writes import raise_if_changed, write_status
 from concerto.scheduling.reservation_placement import no_such_node, place
@@ -106,8 +107,7 @@ class ReservationController:
                     logger.debug("PodReservation %(namespace)s/%(name)s", obj["metadata"], exc_info=error)
 
     def _look_again(self, obj: Object) -> None:
-        metadata = obj["metadata"]
-        key = (metadata["namespace"], metadata["name"])
+        key = key_of(obj)
         reservations = self._parts.cluster.ledger.reservations
         if not reservations.is_known(key) or (state := reservations.state(key)).expired or not state.remaining:
             return

@@ -21,6 +21,8 @@ from concerto.kube.confirmed_writes import NotWritten, WriteSettings, write_unti
 from concerto.kube.fair_places import PlaceOf
 from concerto.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 
+_RETRIES = WriteSettings(give_up_after_seconds=60.0, repeats_conflicts=True)
+
 
 @dataclass(frozen=True)
 class ClaimWriteSettings:
@@ -28,15 +30,11 @@ class ClaimWriteSettings:
 
     Attributes:
         timeout_seconds: time limit of one write; see `BinderSettings`.
-        first_backoff_seconds: wait before the second attempt; doubles each time.
-        max_backoff_seconds: longest wait.
-        give_up_after_seconds: when a write that is known not to have been carried out is no longer repeated.
+        retries: how a write is repeated; one that ends in a conflict is.
     """
 
     timeout_seconds: float = 4.0
-    first_backoff_seconds: float = 0.1
-    max_backoff_seconds: float = 5.0
-    give_up_after_seconds: float = 60.0
+    retries: WriteSettings = _RETRIES
 
 
 class NotBound(Exception):
@@ -163,16 +161,10 @@ class ClaimWrites:
                 raise NotBound(error.message) from error
             return None if found["metadata"]["resourceVersion"] == version else found
 
-        retries = WriteSettings(
-            settings.first_backoff_seconds,
-            settings.max_backoff_seconds,
-            settings.give_up_after_seconds,
-            repeats_conflicts=True,
-        )
         try:
             async with self._place(namespace):
                 found = await write_until_known(
-                    write, read_back, may_write=self._may_write, settings=retries, name=name
+                    write, read_back, may_write=self._may_write, settings=settings.retries, name=name
                 )
                 return found, found is written
         except NotFound as error:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from concerto.api.prometheus_queries import Statistic
 from concerto.scheduling.state.provided_load import RESOURCES, Series
 
 Floats = NDArray[np.float64]
@@ -79,12 +80,13 @@ class PollWindows:
         first = arrived[there.argmax(axis=0)]
         covered = np.minimum(now - first + series.covered_seconds, self._window)
         made = []
-        for statistic, numbers, least in (("average", means, 1), ("deviation", deviations, 2)):
-            known = {name: column for name in series.values if counts[column := self._columns[name]] >= least}
+        wanted: tuple[tuple[Statistic, Floats, int], ...] = (("average", means, 1), ("deviation", deviations, 2))
+        for statistic, numbers, min_samples in wanted:
+            known = {name: column for name in series.values if counts[column := self._columns[name]] >= min_samples}
             made.append(
                 Series(
                     series.resource,
-                    "average" if statistic == "average" else "deviation",
+                    statistic,
                     {name: (float(numbers[column]), series.values[name][1]) for name, column in known.items()},
                     self._window,
                     series.amounts,

@@ -25,7 +25,7 @@ from concerto.controllers.scheduling.load_providers.state import (
     failed_state,
 )
 from concerto.kube import Session
-from concerto.kube.events import EventRecorder
+from concerto.kube.events import EventRecorder, EventType
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import SCHEDULING_PROFILES
 from concerto.scheduling.state.cluster import ClusterState
@@ -176,10 +176,10 @@ class LoadProviders:
             self._record(wanted, "Normal", "MetricProviderRecovered", now.message)
         self.on_change()
 
-    def _record(self, wanted: Wanted, kind: str, reason: str, note: str) -> None:
+    def _record(self, wanted: Wanted, kind: EventType, reason: str, note: str) -> None:
         self._recorder.record(
             build_event_subject(SCHEDULING_PROFILES, wanted.profile, uid=wanted.uid),
-            type="Warning" if kind == "Warning" else "Normal",
+            type=kind,
             reason=reason,
             action="Measuring",
             note=note,
