@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from concerto.api.capacity_settings import CapacitySettings
@@ -114,7 +114,7 @@ class StatusPublisher:
         self._sources = sources
         self._timing = timing
         self._measured: Measured | None = None
-        self._offered = asyncio.Event()
+        self._status_offered, self._subspace_offered = asyncio.Event(), asyncio.Event()
         self._published: Published | None = None
         self._published_uid: str | None = None
         self._published_subspace: PublishedSubspace | None = None
@@ -135,11 +135,12 @@ class StatusPublisher:
     def offer(self, measured: Measured) -> None:
         """Take the result of a batch, which replaces one that has not been written yet."""
         self._measured = measured
-        self._offered.set()
+        self.look_again()
 
     def look_again(self) -> None:
         """Something is known that others wait for: publish it now, and not with the next batch."""
-        self._offered.set()
+        self._status_offered.set()
+        self._subspace_offered.set()
 
     def on_own_object(self, new: Object | None) -> CapacitySettings | None:
         """Take the node's NodeCapacity as the API server has it now; None if it was deleted.
@@ -172,21 +173,29 @@ class StatusPublisher:
     async def run(self, own_object_synced: asyncio.Event) -> None:
         """Write what is worth it, at most once a second; after a failure, pause and write the newest numbers.
 
+        What becomes of one of the two objects does not keep the other waiting.
+
         Args:
             own_object_synced: set once `on_own_object` has had the object.
         """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_published(self._publish_status, self._status_offered, own_object_synced))
+            tasks.create_task(self._keep_published(self._publish_subspace, self._subspace_offered, own_object_synced))
+
+    async def _keep_published(
+        self, publish: Callable[[Measured], Awaitable[None]], offered: asyncio.Event, own_object_synced: asyncio.Event
+    ) -> None:
         failures, begun = 0, self._timing.clock()
         while True:
-            await self._offered.wait()
+            await offered.wait()
             await asyncio.sleep(max(0.0, self.allowed_at - self._timing.clock()))
-            self._offered.clear()
+            offered.clear()
             waits_for_pods = self._timing.clock() - begun < self._settings.pods_patience_seconds
             pods_missing = waits_for_pods and not self._sources.pods_known()
             if self._measured is None or not own_object_synced.is_set() or pods_missing:
                 continue  # it is not known yet what to measure, or which pods count
             try:
-                await self._publish_status(self._measured)
-                await self._publish_subspace(self._measured)
+                await publish(self._measured)
                 failures = 0
             except (KubeError, NodeMissing) as error:
                 self._counters.failed[type(error).__name__] += 1
