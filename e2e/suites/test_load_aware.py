@@ -1,4 +1,4 @@
-"""Load-aware scheduling on a real API server with 200 simulated nodes: with metrics, with some, and with none.
+"""Load-aware scheduling on a real API server with 100 simulated nodes: with metrics, with some, and with none.
 
 What the agents do not say is then asked of Debian's Prometheus, until that stops to answer, too.
 """
@@ -34,7 +34,7 @@ from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import eventually
 from e2e.testbed.watcher_client import Load, WatcherClient
 
-NODES = 200
+NODES = 100
 PREFIX = "load"
 SCORES = [
     {"name": "Capacity"},
@@ -72,7 +72,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def nodes(concerto_cluster: Cluster, operator: Process) -> Iterator[dict[str, float]]:
-    """200 nodes that stay Ready; gives the time at which the status of all was last written, by ``publish``.
+    """100 nodes that stay Ready; gives the time at which the status of all was last written, by ``publish``.
 
     What their agents publish is written here, so that agents can fall silent one by one.
     """

@@ -34,7 +34,7 @@ from e2e.testbed.placement.rules import World
 from e2e.testbed.placement.scenarios import scenario
 from e2e.testbed.requirements import require_binaries
 
-SCENARIOS = int(os.environ.get("SCHEDULER_SCENARIOS", "300"))
+SCENARIOS = int(os.environ.get("SCHEDULER_SCENARIOS", "100"))
 FIRST = int(os.environ.get("SCHEDULER_FIRST_SCENARIO", "0"))
 """Number of the first scenario: SCHEDULER_FIRST_SCENARIO=17 SCHEDULER_SCENARIOS=1 looks at one alone."""
 EVICTION_SCENARIOS = int(os.environ.get("PREEMPTION_SCENARIOS", "30"))
@@ -45,7 +45,7 @@ FIRST_GANG = int(os.environ.get("GANG_FIRST_SCENARIO", "0"))
 """The same for the scenarios of gangs."""
 SEARCHES = os.environ.get("GANG_SEARCH") == "1"
 """Whether to try all placements of the gangs that neither scheduler places."""
-ENOUGH = 300
+ENOUGH = 100
 """With so many scenarios, each score makes a difference in some."""
 ATTEMPTS = 4
 """kube-scheduler sees nodes, pods and volumes through watches of their own: it may be asked before it has seen all."""
