@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.processes import Process, concerto_command
 from e2e.testbed.system import REPOSITORY
 from e2e.testbed.waiting import eventually
+from support.crd_schemas import documents
 
 BASE = REPOSITORY / "manifests" / "base"
 COMPONENTS = tuple(sorted(path.name for path in (REPOSITORY / "manifests" / "components").iterdir()))
@@ -24,9 +24,7 @@ def account(concerto_cluster: Cluster, namespace: str):
     """A service account with the rights that manifests/base gives the operator, in a namespace of its own."""
     name = "bare-operator"
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    objects = [
-        o for o in yaml.safe_load_all((BASE / "operator-rbac.yaml").read_text()) if o["kind"] != "ServiceAccount"
-    ]
+    objects = [o for o in documents(BASE / "operator-rbac.yaml") if o["kind"] != "ServiceAccount"]
     for obj in objects:
         obj["metadata"]["name"] = f"{namespace}-{obj['metadata']['name']}"
         if "namespace" in obj["metadata"]:
@@ -83,8 +81,8 @@ def rendered(cluster: Cluster, folder: Path, components: tuple[str, ...]) -> lis
         "resources": [f"{up}/base"],
         "components": [f"{up}/components/{name}" for name in components],
     }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    return [o for o in yaml.safe_load_all(cluster.kubectl("kustomize", str(folder))) if o]
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+    return documents(cluster.kubectl("kustomize", str(folder)))
 
 
 def test_each_component_alone_and_all_together_are_whole_and_the_api_server_takes_them(concerto_cluster, tmp_path):
@@ -112,11 +110,11 @@ def test_each_component_alone_and_all_together_are_whole_and_the_api_server_take
         for obj in objects:
             # the kinds of the Prometheus operator are not served here; CRDs are tried elsewhere
             if obj["kind"] not in ("PodMonitor", "PrometheusRule", "CustomResourceDefinition"):
-                seen[yaml.safe_dump(obj)] = obj["kind"]
+                seen[json.dumps(obj, sort_keys=True)] = obj["kind"]
     # each object once, however many of them hold it
     said = concerto_cluster.kubectl(
         "apply", "--server-side", "--force-conflicts", "--field-manager=e2e", "--dry-run=server", "-f", "-",
-        stdin="---\n".join(seen),
+        stdin="\n---\n".join(seen),
     )  # fmt: skip
     assert len(said.splitlines()) == len(seen)
     assert {"Deployment", "DaemonSet", "NetworkPolicy", "ResourceQuota", "Service"} <= set(seen.values())

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.controllers.autoscaling.status import target_digest
@@ -25,10 +24,11 @@ from e2e.testbed.processes import NAMESPACE, agent_process, autoscaler_process, 
 from e2e.testbed.prometheus import Prometheus, Target, prometheus_available
 from e2e.testbed.system import REPOSITORY, hollow_nodes
 from e2e.testbed.waiting import eventually
+from support.crd_schemas import documents
 
 MONITORING = REPOSITORY / "manifests" / "components" / "monitoring"
 PANELS = {p["title"]: p for p in json.loads((MONITORING / "dashboard.json").read_text())["panels"]}
-RULES = [r for g in yaml.safe_load((MONITORING / "rules.yaml").read_text())["spec"]["groups"] for r in g["rules"]]
+RULES = [r for g in documents(MONITORING / "rules.yaml")[0]["spec"]["groups"] for r in g["rules"]]
 # pods' first seconds count, so that nobody has to wait for half a minute of them
 FAST = [f"--autoscaling-{what}=1s" for what in ("sync-period", "cpu-initialization-period", "initial-readiness-delay")]
 # What is slow where others take the CPU

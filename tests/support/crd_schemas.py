@@ -24,9 +24,10 @@ def _is_time(value: object) -> bool:
     return not isinstance(value, str) or parse_timestamp(value) > 0
 
 
-def documents(path: Path) -> list[dict[str, Any]]:
-    """The objects of a YAML file."""
-    return [document for document in yaml.load_all(path.read_text(), YAML_LOADER) if document]
+def documents(source: Path | str) -> list[dict[str, Any]]:
+    """The objects of a YAML file, or of a text."""
+    text = source.read_text() if isinstance(source, Path) else source
+    return [document for document in yaml.load_all(text, YAML_LOADER) if document]
 
 
 CRDS: dict[str, dict[str, Any]] = {
