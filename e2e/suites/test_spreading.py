@@ -81,11 +81,24 @@ def test_every_test_runs_once_and_a_file_in_one_process(tests: list[str], nodes:
     assert all(len(ids) == 1 for ids in where.values())
 
 
-def test_the_last_of_three_runs_what_computes_from_the_start_and_never_a_suite() -> None:
+def test_the_last_of_three_runs_what_computes_from_the_start_and_the_others_suites() -> None:
     *others, last = run(SUITES + COMPUTES, 3)
     assert last.ran[0] == COMPUTES[0]
     assert folders(last) == {"tests"}
     assert all(node.ran[0] in SUITES for node in others)
+
+
+def test_it_takes_suites_when_nothing_else_is_left_but_not_the_last_few() -> None:
+    more = [f"e2e/suites/test_more_{name}.py::test_{n}" for name in range(20) for n in range(4)]
+    *_, last = run(SUITES + more + COMPUTES, 3, {2: 9})
+    assert last.ran[: len(COMPUTES)] == COMPUTES
+    assert folders(last) == {"tests", "e2e"}
+    assert more[-1] not in last.ran
+
+
+def test_it_runs_nothing_where_there_are_suites_alone() -> None:
+    *_, last = run(SUITES, 3)
+    assert last.ran == []
 
 
 def test_the_others_take_what_computes_when_the_suites_are_dealt_out() -> None:

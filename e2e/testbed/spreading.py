@@ -1,7 +1,8 @@
 """How tests are dealt out to the processes of `-n`: what computes fills the time that suites with real parts wait.
 
 A suite in `e2e/` waits for a third of its time: for leases to run out, for pods to end, for a controller to look again.
-With three processes or more, the last one runs only what is outside of `e2e/`, and yields its CPU to all others.
+With three processes or more, the last one runs what is outside of `e2e/` first, and yields its CPU to all others.
+Suites are for it only when nothing else is left: the longest, which have nodes, have ended or begun by then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NICE = 5
 
 
 def fills(worker_id: str, workers: int) -> bool:
-    """Whether this process of `-n` runs nothing but what computes.
+    """Whether this process of `-n` runs what computes, while others run suites.
 
     Args:
         worker_id: ``gw0`` and so on.
@@ -41,7 +42,9 @@ def yield_to_others() -> None:
 
 
 class Spread(LoadFileScheduling):
-    """Whole files in the order of the collection; one process takes none but those outside of `e2e/`."""
+    """Whole files in the order of the collection; one process takes those outside of `e2e/` first."""
+
+    _has_filled = False
 
     def _fills(self, node: WorkerController) -> bool:
         return fills(node.gateway.id, self.numnodes)
@@ -49,7 +52,12 @@ class Spread(LoadFileScheduling):
     def _next_for(self, node: WorkerController) -> str | None:
         if not self._fills(node):
             return next(iter(self.workqueue), None)
-        return next((file for file in self.workqueue if not file.startswith(SUITES)), None)
+        for file in self.workqueue:
+            if not file.startswith(SUITES):
+                self._has_filled = True
+                return file
+        # a control plane of its own is not worth its start for the last few
+        return next(iter(self.workqueue)) if self._has_filled and len(self.workqueue) > self.numnodes else None
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         file = self._next_for(node)
