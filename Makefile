@@ -13,12 +13,14 @@ BENCH ?=
 # of `make scale`: 500 and 15000 take 6 minutes
 NODES ?= 5000
 PODS ?= 150000
+# what `make lint` is to do beside the linters
+BESIDE ?=
 OVERLAY ?= manifests/overlays/default
-# processes of pytest, each with a control plane of its own; the last of three or more runs what needs none, meanwhile
+# processes of pytest, each with a control plane of its own; the last of three or more first runs what needs none
 PROCS ?= 3
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare compare-autoscaling compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint lint-layers lint-style lint-types image image-packages sbom rights uninstall lock volumes gangs scale reproducible pin-base
+.PHONY: help setup chaos compare compare-autoscaling compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint lint-layers lint-style lint-types compiled-tests image image-packages sbom rights uninstall lock volumes gangs scale reproducible pin-base
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -89,7 +91,7 @@ evaluate: .venv/.installed ## simulate: the control law against its peers, with 
 	@$(PY) -m concerto.cli.main evaluate-autoscaling --plots
 
 lint: .venv/.installed ## ruff, mypy --strict, import-linter, side by side
-	@$(MAKE) --no-print-directory --output-sync=target -j3 lint-types lint-layers lint-style
+	@$(MAKE) --no-print-directory --output-sync=target -j4 lint-types lint-layers lint-style $(BESIDE)
 
 lint-types:
 	@.venv/bin/mypy
@@ -100,6 +102,10 @@ lint-layers:
 lint-style:
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+
+# so that the processes of `make test` find each test file compiled, instead of doing so all at once
+compiled-tests:
+	@found=$$($(PY) -m pytest --collect-only -qq) || { tail -n 50 <<<"$$found"; exit 1; }
 
 image: .venv/.installed image-packages ## build the images of operator and agent (by a Docker engine, or else by buildah on Debian packages: 30 s)
 	@$(PY) -m e2e.image
