@@ -30,7 +30,7 @@ class World:
         async def noted(group, body):
             (condition,) = body["status"]["conditions"]
             self.conditions.append((group.name, *(condition[each] for each in ("status", "reason", "message"))))
-            return session is None or await write(group, body)
+            return None if session is None else await write(group, body)
 
         self.status._write = noted
 
@@ -115,6 +115,19 @@ async def test_what_the_api_server_could_not_take_is_written_again(failure, stat
         else:
             world.status.note(KEY, NO_CPU)
         assert [len(await world.written(seconds)) for seconds in (2.0, 4.9, 0.1, 60.0)] == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+async def test_a_condition_is_not_written_again_before_the_time_that_the_api_server_asks_for(status):
+    busy = refuses(429, "TooManyRequests", {"Retry-After": "30"})
+    async with faulty([busy, says(200)]) as server:
+        world = World(server.session)
+        if status == "True":
+            add(world.cluster, member("a", nodeName="n"), member("b", nodeName="n"))
+            world.status.note_changed([KEY])
+        else:
+            world.status.note(KEY, NO_CPU)
+        assert [len(await world.written(seconds)) for seconds in (2.0, 29.9, 0.1, 60.0)] == [1, 0, 1, 0]
 
 
 async def test_what_the_api_server_refuses_is_not_written_again():

@@ -306,6 +306,16 @@ async def test_a_condition_that_the_api_server_could_not_store_is_written_again(
         assert [each.count for each in reporter._recorder._series.values()] == [1]
 
 
+async def test_a_condition_is_not_written_again_before_the_time_that_the_api_server_asks_for():
+    busy = refuses(429, "TooManyRequests", {"Retry-After": "30"})
+    async with running_reporter(busy) as (server, reporter):
+        reporter.note(pod("p"), lacks())
+        await server.asked(1)
+        await eventually(lambda: reporter._waiting["uid-p"].recorded is not None)
+        waiting = reporter._waiting["uid-p"]
+        assert waiting.not_before - reporter._clock() > 29.0
+
+
 async def test_a_condition_that_the_api_server_refuses_is_not_written_again():
     async with running_reporter(refuses(409, "Conflict")) as (server, reporter):
         reporter.note(pod("p"), lacks())

@@ -158,20 +158,21 @@ class PodGroupStatus:
             self._forget(key)
         elif key in self._scheduled:
             self._scheduled.discard(key)
-            if self._is_scheduled(group) and not await self._write(
-                group, build_condition_patch(group, "True", "Scheduled", "")
-            ):
+            if not self._is_scheduled(group):
+                return
+            asked_seconds = await self._write(group, build_condition_patch(group, "True", "Scheduled", ""))
+            if asked_seconds is not None:
                 self._scheduled.add(key)
-                lane = ReportLane(group.namespace, is_first=True)
-                self._due.put(key, lane, self._clock() + self._settings.retry_seconds)
+                self._due.put(key, ReportLane(group.namespace, is_first=True), self._retry_at(asked_seconds))
         elif waiting is not None and waiting.reasons != waiting.written:
             waiting.written, waiting.written_at = waiting.reasons, self._clock()
             self._due.drop(key)
             reason = SCHEDULER_ERROR if waiting.diagnosis.condition_reason == SCHEDULER_ERROR else UNSCHEDULABLE
             body = build_condition_patch(group, "False", reason, waiting.diagnosis.message)
-            if not await self._write(group, body) and self._waiting.get(key) is waiting:
+            asked_seconds = await self._write(group, body)
+            if asked_seconds is not None and self._waiting.get(key) is waiting:
                 waiting.written, waiting.written_at = None, float("-inf")
-                waiting.not_before = self._clock() + self._settings.retry_seconds
+                waiting.not_before = self._retry_at(asked_seconds)
                 self._update(key, waiting)
 
     def _is_scheduled(self, group: PodGroup) -> bool:
@@ -180,8 +181,11 @@ class PodGroupStatus:
             return False
         return members.bound >= max(1, group.min_count)
 
-    async def _write(self, group: PodGroup, body: Object) -> bool:
-        """Returns False if the API server failed to store it, and may succeed later."""
+    def _retry_at(self, asked_seconds: float) -> float:
+        return self._clock() + max(asked_seconds, self._settings.retry_seconds)
+
+    async def _write(self, group: PodGroup, body: Object) -> float | None:
+        """Write the condition; returns the same as `store_condition`."""
         path, timeout = POD_GROUPS.path(group.namespace, group.name, "status"), self._settings.write_timeout_seconds
         return await store_condition(self._session, path, body, timeout_seconds=timeout)
 

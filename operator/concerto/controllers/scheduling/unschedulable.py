@@ -189,14 +189,16 @@ class UnschedulableReporter:
             )
         waiting.recorded = None
         self._note_reported(uid, waiting)
-        if await self._write(waiting) or waiting.is_nominated or self._waiting.get(uid) is not waiting:
+        asked_seconds = await self._write(waiting)
+        if asked_seconds is None or waiting.is_nominated or self._waiting.get(uid) is not waiting:
             return
         waiting.forget_report()
-        waiting.recorded, waiting.not_before = reasons, self._clock() + self._settings.retry_seconds
+        wait = max(asked_seconds, self._settings.retry_seconds)
+        waiting.recorded, waiting.not_before = reasons, self._clock() + wait
         self._update(uid, waiting)
 
-    async def _write(self, waiting: _Waiting) -> bool:
-        """Returns False if the API server failed to store the condition, and may succeed later."""
+    async def _write(self, waiting: _Waiting) -> float | None:
+        """Write the condition; returns the same as `store_condition`."""
         pod = waiting.pod
         patch = build_unschedulable_patch(pod, waiting.text, wall_timestamp(), waiting.reason)
         path, timeout = PODS.path(pod.namespace, pod.name, "status"), self._settings.write_timeout_seconds
