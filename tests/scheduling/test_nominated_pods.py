@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from concerto.scheduling import evaluation, feasibility
+from concerto.scheduling import evaluation, feasibility, reasons
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -156,3 +156,33 @@ def test_alike_nominated_pods_are_evaluated_once(monkeypatch):
     placed, _ = decide(cluster_with(*pods, nodes="abcd"), *pods)
     assert placed == {f"n{i}": where for i, where in enumerate("abcd")}
     assert len(made) == 1
+
+
+def test_nothing_is_tried_on_nodes_that_lack_the_requests_beside_nominated_pods(monkeypatch):
+    names = [f"n{i:03}" for i in range(150)]
+    cluster = cluster_with(*(nominated(f"high-{name}", name) for name in names), nodes=names)
+    tried = []
+    for module in (feasibility, reasons):
+        try_beside = module.refusal_beside
+        monkeypatch.setattr(
+            module, "refusal_beside", lambda *of, by=module, act=try_beside: (tried.append(by), act(*of))[1]
+        )
+    placed, (failure,) = decide(cluster, asks())
+    assert placed == {}
+    assert failure.diagnosis.message == "0/150 nodes are available: 150 Insufficient cpu."
+    assert failure.diagnosis.resolvable.tolist() == [*range(150)]
+    assert tried == [reasons] * 100, "of so many, all that they lack is found out"
+    tried.clear()
+    assert set(decide(cluster, asks("small", cpu="1"))[0]) == {"small"}
+    assert tried == [feasibility] * 150
+
+
+@pytest.mark.parametrize("lacks", [{"requests": {"example.com/gpu": "1"}}, {}])
+def test_other_requests_and_places_for_pods_are_kept_for_nominated_pods_too(lacks):
+    offers = {"pods": 1, "example.com/gpu": 1}
+    made = nominated("n", requests={"example.com/gpu": "1"})
+    cluster = cluster_state([node("a", allocatable=offers)], [made], [capacity("a", 10.0)])
+    placed, (failure,) = decide(cluster, pod("asks", **lacks))
+    assert placed == {}
+    assert "Too many pods" in failure.diagnosis.message
+    assert ("Insufficient example.com/gpu" in failure.diagnosis.message) == bool(lacks)

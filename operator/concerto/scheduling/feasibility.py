@@ -9,7 +9,7 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.scheduling.framework import NO_ROWS, Filter, Plugin, Query, Reach
-from concerto.scheduling.nominated_room import refusal_beside
+from concerto.scheduling.nominated_room import insufficient_beside, refusal_beside
 from concerto.scheduling.state.columns import Bools, Ints, Rows, compact, union
 from concerto.scheduling.state.what_if import RowWhatIf
 
@@ -41,7 +41,7 @@ class Feasibility:
         self._alone: Bools = self._fixed.copy()  # and of those whose answer for a row depends on the row alone
         self._ask_alone(every)
         self._passes = [plugin.check(state, every) == 0 for plugin, state in self._by_domain]
-        self._cluster = query.cluster
+        self._cluster, self._pod = query.cluster, query.pod
         nominated = query.cluster.nominations.of_priority(query.pod.priority) if query.cluster.nominations else {}
         row_of = query.cluster.row_of
         self._nominated = {row_of[node]: pods for node, pods in nominated.items() if node in row_of}
@@ -102,7 +102,11 @@ class Feasibility:
         return np.array(sorted(rows & self._nominated.keys()), dtype=np.int64)
 
     def _takes_beside(self, row: int, nominated: Sequence[PodView]) -> bool:
-        return not (nominated and refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated))
+        if not nominated:
+            return True
+        if insufficient_beside(self._cluster, self._pod, row, self.filters, nominated):
+            return False
+        return not refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated)
 
     def passes(self, row: int) -> bool:
         """Whether the filters let the row pass, whatever pods are nominated for it."""

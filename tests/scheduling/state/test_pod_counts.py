@@ -1,5 +1,7 @@
 """Counts of selected pods against counting anew, after any pods come, change rows and go."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -7,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state import pod_counts
 from concerto.scheduling.state.pod_counts import PodCounts, PodSelection
-from support.scheduling_builders import pod
+from support.scheduling_builders import NOW, cluster_state, node, pod
+from support.step_counts import steps_of
 
 ROWS = 4
 
@@ -68,3 +71,18 @@ class CountsMachine(RuleBasedStateMachine):
 
 TestCountsMachine = CountsMachine.TestCase
 TestCountsMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_pods_that_share_their_labels_are_compared_once():
+    def steps(count):
+        labels, cluster = {"app": "web"}, cluster_state([node("n")])
+        for i in range(count):
+            cluster.set_pod(replace(pod(f"p{i}", nodeName="n"), labels=labels), NOW)
+        absent = [{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(40)]
+        asked = PodSelection(((None, LabelSelector.from_raw({"matchExpressions": absent})),))
+        found = []
+        taken = steps_of(lambda: found.extend(cluster.pod_counts.by_row([asked])))
+        assert found[0][cluster.row_of["n"]] == count
+        return taken
+
+    assert steps(40) < 2 * steps(10)

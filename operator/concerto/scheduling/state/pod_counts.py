@@ -6,7 +6,7 @@ A count is made from the pods of its namespaces when it is first asked for, and 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -24,8 +24,8 @@ MAX_PARTS = 10_000
 """Requirements and values of the selections that are kept, which each pod that comes or goes is compared with: 2 ms."""
 MAX_COMPARISONS = 3_000_000
 """For the required or preferred terms of one pod, or its spread constraints: 0.5 s."""
-_TO_LOOK_AT_ONE = 4
-"""Comparisons that take as long as it takes to look at a pod at all."""
+_TO_LOOK_AT_ONE, _TO_COLLECT_ONE = 4, 2
+"""Comparisons that take as long as it takes to look at a pod at all, and to put it to those that share its labels."""
 
 
 _NOBODY: Mapping[str, tuple[PodView, int]] = {}
@@ -64,6 +64,15 @@ class PodSelection:
     def required_label(self) -> tuple[str, str] | None:
         """A label that each pod has that is counted; None if no single one is required."""
         return next((label for _, selector in self.terms if (label := selector.required_label) is not None), None)
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether pods with these labels are counted, wherever they are."""
+        return all(selector.matches(labels) for _, selector in self.terms)
+
+    @property
+    def counts_all_selected(self) -> bool:
+        """Whether, of the pods of `namespaces`, all are counted that it selects by their labels."""
+        return len(self.terms) == 1 and self.terminating
 
     def matches(self, pod: PodView) -> bool:
         """Whether the pod is counted."""
@@ -166,22 +175,42 @@ class PodCounts(PodIndex):
         self._parts += parts
         column = np.zeros(self._width, dtype=np.int64)
         count = self._counts[selection] = _Count(column, parts, comparisons)
-        for pod, row in compared:
-            if selection.matches(pod):
-                column[row] += 1
+        rows: list[int] = []
+        every = selection.counts_all_selected
+        for alike in compared:
+            if selection.selects(alike[0][0].labels):
+                rows += [row for pod, row in alike if every or selection.matches(pod)]
+        if rows:
+            column += np.bincount(rows, minlength=self._width)
         return count
 
-    def _to_compare(self, selection: PodSelection, max_comparisons: int) -> tuple[Iterable[tuple[PodView, int]], int]:
+    def _to_compare(
+        self, selection: PodSelection, max_comparisons: int
+    ) -> tuple[Collection[list[tuple[PodView, int]]], int]:
         """Pods, with their rows, that the selection has to be compared with, and how many comparisons that takes.
 
-        Most selections require a label that few pods have: all others are looked at, and not compared any further.
+        Those that share their labels are together. Most selections require a label that few pods have: all others are
+        looked at, and not compared any further.
         """
         namespaces = self._pods if selection.namespaces is None else selection.namespaces
         in_each = [self._pods.get(namespace, _NOBODY).values() for namespace in namespaces]
-        every, to_look_at_all = chain.from_iterable(in_each), _TO_LOOK_AT_ONE * sum(map(len, in_each)) + len(in_each)
-        label = selection.required_label
-        if label is None or to_look_at_all > max_comparisons:
-            return every, to_look_at_all + sum(map(len, in_each)) * selection.parts
-        key, value = label
-        candidates = [each for each in every if each[0].labels.get(key) == value]
-        return candidates, to_look_at_all + len(candidates) * selection.parts
+        candidates: Iterable[tuple[PodView, int]] = chain.from_iterable(in_each)
+        number = sum(map(len, in_each))
+        comparisons = _TO_LOOK_AT_ONE * number + len(in_each)
+        if comparisons > max_comparisons:
+            return (), comparisons
+        if (label := selection.required_label) is not None:
+            key, value = label
+            candidates = found = [each for each in candidates if each[0].labels.get(key) == value]
+            number = len(found)
+        comparisons += _TO_COLLECT_ONE * number
+        if comparisons > max_comparisons:
+            return (), comparisons
+        alike: dict[int, list[tuple[PodView, int]]] = {}
+        for each in candidates:
+            labels = id(each[0].labels)
+            if (group := alike.get(labels)) is None:
+                alike[labels] = [each]
+            else:
+                group.append(each)
+        return alike.values(), comparisons + len(alike) * selection.parts
