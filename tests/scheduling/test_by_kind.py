@@ -100,7 +100,7 @@ def successor(cluster, decisions, made):
     nodes = {d.pod.name: d.assignment.node for d in decisions}
     there = [replace(p, node_name=nodes[p.name]) for p in made if p.name in nodes]
     after = cluster_state([node(name) for name in names], there, [measured(name) for name in names])
-    after.kinds.set_table(cluster.kinds._table)
+    after.kinds.set_table(cluster.kinds.table)
     return after
 
 
@@ -209,7 +209,7 @@ def test_a_placement_that_was_never_carried_out_gives_its_node_no_work():
 
 def test_pods_of_a_kind_that_nobody_knows_start_one_by_one():
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(2.0, 4.0, 64 * MI))
-    cluster.kinds.set_table({"elsewhere/Job/x@y": next(iter(cluster.kinds._table.values()))})
+    cluster.kinds.set_table({"elsewhere/Job/x@y": next(iter(cluster.kinds.table.values()))})
     result = run(cluster, *(pod(f"p-{i}") for i in range(3)))
     assert [d.assignment.cost.known_from for d in result.decisions] == ["Guess"]
 
@@ -239,7 +239,7 @@ def test_an_explanation_says_what_the_kind_takes_and_what_each_node_has_left():
 
 def test_an_explanation_admits_that_nothing_is_known():
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(2.0, 4.0, 64 * MI))
-    cluster.kinds.set_table({"elsewhere/Job/x@y": next(iter(cluster.kinds._table.values()))})
+    cluster.kinds.set_table({"elsewhere/Job/x@y": next(iter(cluster.kinds.table.values()))})
     assert cost_in_words(cluster, pod("p")).startswith("Nothing is known of pods of its kind")
     assert cost_in_words(cluster_state([]), pod("p")) == "", "nothing is measured of any kind: pods count as units"
 

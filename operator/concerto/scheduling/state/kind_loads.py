@@ -50,6 +50,11 @@ class KindLoads(PodIndex):
         """Whether agents measure what pods cost; until they have something, nothing is known of any kind."""
         return self._measured
 
+    @property
+    def table(self) -> Table:
+        """What is known of all kinds."""
+        return self._kinds.table
+
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
         self.loads.grow(width)
@@ -76,7 +81,7 @@ class KindLoads(PodIndex):
     def cost_of_kind(self, kind: Kind) -> Cost:
         """What a pod of the kind costs, whatever it requests."""
         known = self._kinds.get(kind.key)
-        return known.cost if known is not None else estimate(self._kinds.table, kind)
+        return known.cost if known is not None else estimate(self.table, kind)
 
     def is_large(self, cost: Cost) -> bool:
         """Whether the end of one pod of ordinary size makes no room for such a pod.
