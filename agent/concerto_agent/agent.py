@@ -154,7 +154,7 @@ class Agent:
         self._configz = configz
         self._looked_for_pods = False
         hierarchies = self._hierarchies = Hierarchies.detect(where.sys)
-        self._pod_reader = PodReader(hierarchies)
+        self._pod_reader = PodReader(hierarchies, clock)
         self._exits = ContainerExits(hierarchies.pressure, self._container_exited)
         self._pods = (
             None

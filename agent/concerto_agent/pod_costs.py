@@ -49,14 +49,18 @@ class _Pod:
 
 @dataclass(frozen=True)
 class _Use:
-    """What a pod has used so far; ``lost`` is the time in which its tasks waited for a CPU."""
+    """What a pod has used so far; ``lost`` is the time in which its tasks waited for a CPU.
+
+    ``peak_work`` is its CPU time, each part of it times the cores that were used then.
+    """
 
     work: float
     lost: float
     memory: float
+    peak_work: float
 
 
-_UNUSED = _Use(0.0, 0.0, 0.0)
+_UNUSED = _Use(0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ class PodCosts:
                 lost = reading.stalled_seconds
             memory = max(before.memory, reading.memory_bytes or 0.0)
             if before is _UNUSED or (reading.cpu_seconds, lost, memory) != (before.work, before.lost, before.memory):
-                self._use[uid] = _Use(reading.cpu_seconds, lost, memory)
+                self._use[uid] = _Use(reading.cpu_seconds, lost, memory, reading.peak_work)
             if reading.cpu_seconds >= SHOWN_CORE_SECONDS and (pod := self._pods.get(uid)) is not None:
                 self._note_news(pod.kind.key, ended=False)
 
@@ -226,7 +230,7 @@ class PodCosts:
                 measured = _measurement(pod, use, started_at, now, ended=False)
                 if (before := self._before.get(uid)) is not None:
                     recent = recent_share(before, measured)
-                    measured = PodMeasurement(use.work, measured.held, measured.life, use.memory, False, recent)
+                    measured = replace(measured, recent=recent)
                 running[uid] = measured
         self._before = running
         table = self._kinds.table(((self._pods[uid].kind, measured) for uid, measured in running.items()), now)
@@ -240,4 +244,4 @@ def _measurement(pod: _Pod, use: _Use, started_at: float, until: float, *, ended
     # A quota stalls a pod, too, so that its share would come out above what it may take
     if pod.cpu_limit is not None and pod.cpu_limit > 0.0:
         held = min(max(held, use.work / pod.cpu_limit), life)
-    return PodMeasurement(use.work, held, life, use.memory, ended)
+    return PodMeasurement(use.work, held, life, use.memory, ended, peak_work=use.peak_work)

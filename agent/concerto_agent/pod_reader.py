@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.files import parse_pressure, parse_pressure_full
+from concerto_agent.peak_use import PeakUse
 
 _MEMORY_TURNS = 5
 """Memory is read at a pod's first reads, then every fifth time: it changes slowly, and its files are the longest.
@@ -28,12 +30,14 @@ class PodReading:
         stalled_seconds: time that it lost by that: the mean of ``some`` and ``full``, as ``some`` alone counts time in
             which others of the pod's tasks ran. None as above.
         memory_bytes: memory that it holds; None if it was not read this time.
+        peak_work: CPU time, each part of it times the cores that were used then (`PeakUse`).
     """
 
     cpu_seconds: float
     waited_seconds: float | None = None
     stalled_seconds: float | None = None
     memory_bytes: float | None = None
+    peak_work: float = 0.0
 
 
 class _Pod:
@@ -52,8 +56,9 @@ class _Pod:
         self._content: bytes | None = None
         self._has_run = False  # since its memory was read
         self._last: PodReading | None = None
+        self._peak = PeakUse()
 
-    def read(self, *, everything: bool = False) -> PodReading | None:
+    def read(self, now: float, *, everything: bool = False) -> PodReading | None:
         """What it has used; None if it can't be read. Memory only when it is its turn, or if everything is wanted."""
         self._reads += 1
         before, self._content = self._content, self.cgroup.cpu_content()
@@ -62,6 +67,7 @@ class _Pod:
         has_run = last is None or last.waited_seconds is None or self.waits or self._content != before
         if last is not None and not has_run and not everything:
             # Most pods are idle at most times. Should a task wait already, its pressure shows that once it has run
+            self._peak.note(now, last.cpu_seconds, last.stalled_seconds or 0.0)
             memory = self._memory_now() if due and (self._has_run or self._reads % _IDLE_MEMORY_TURNS == 0) else None
             if memory != last.memory_bytes:
                 self._last = replace(last, memory_bytes=memory)
@@ -74,7 +80,9 @@ class _Pod:
         waited, stalled = self._waited()
         known = None if last is None else last.waited_seconds
         self.waits = waited is not None and (known is None or waited > known)
-        self._last = PodReading(cpu_seconds, waited, stalled, self._memory_now() if due else None)
+        self._peak.note(now, cpu_seconds, stalled or 0.0)
+        memory = self._memory_now() if due else None
+        self._last = PodReading(cpu_seconds, waited, stalled, memory, self._peak.work)
         return self._last
 
     def _memory_now(self) -> float | None:
@@ -88,10 +96,13 @@ class _Pod:
         # Before Linux 5.13 there is no full for cpu
         return some, some if full is None or some is None else (some + full) / 2
 
-    def add_up_pressure(self) -> None:
-        """Have the kernel add up what the pod has waited."""
-        if self._pressure is not None:
-            self._pressure.read()
+    def add_up_pressure(self, now: float) -> None:
+        """Have the kernel add up what the pod has waited, and note how much it computes."""
+        if self._pressure is None:
+            return
+        _, stalled = self._waited()
+        if (cpu_seconds := self.cgroup.cpu_seconds_in(self.cgroup.cpu_content())) is not None:
+            self._peak.note(now, cpu_seconds, stalled or 0.0)
 
 
 class PodReader:
@@ -102,8 +113,9 @@ class PodReader:
             pressure has grown since the read before.
     """
 
-    def __init__(self, hierarchies: Hierarchies) -> None:
-        """Nothing is read before `read`."""
+    def __init__(self, hierarchies: Hierarchies, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is read before `read`; ``clock`` is monotonic, in seconds."""
+        self._clock = clock
         self.waiting: set[str] = set()
         self._hierarchies = hierarchies
         self._pods: dict[str, _Pod] = {}
@@ -121,7 +133,7 @@ class PodReader:
             pod = self._pods.get(uid)
             if pod is None:
                 pod = self._pods[uid] = _Pod(Cgroup(self._hierarchies, path), path, turn)
-            reading = pod.read()
+            reading = pod.read(self._clock())
             if reading is not None:
                 readings[uid] = reading
         self.waiting = {uid for uid, pod in self._pods.items() if pod.waits}
@@ -141,13 +153,13 @@ class PodReader:
         and 0.96 with ten. Source: Linux, kernel/sched/psi.c, collect_percpu_times.
         """
         for uid in self.waiting:
-            self._pods[uid].add_up_pressure()
+            self._pods[uid].add_up_pressure(self._clock())
 
     def read_last(self, uid: str, path: str) -> PodReading | None:
         """Everything of one pod that is about to go; None if it is gone already."""
         pod = self._pods.get(uid) or _Pod(Cgroup(self._hierarchies, path), path, 0)
         try:
-            return pod.read(everything=True)
+            return pod.read(self._clock(), everything=True)
         finally:
             pod.cgroup.close()
             self._forget(uid)

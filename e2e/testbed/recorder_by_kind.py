@@ -16,7 +16,7 @@ from typing import Any
 OVERHANG = 0.3
 """Part of a pod's CPU that must be left: the last pod of a node may exceed what is left by the rest."""
 MEMORY_FILLED = 0.95
-HEAD_ROOM = (1.15, 2.0)
+HEAD_ROOM = (1.0, 2.0)
 _ROUNDING = 2
 """Millicores by which sums of rounded numbers may be off."""
 _LEARNING = 0.1

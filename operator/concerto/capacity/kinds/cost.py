@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from concerto.api.pod_kind import Kind, is_endless
@@ -44,6 +44,7 @@ class Cost:
         memory: bytes; None where unknown.
         pods: pods that this is known from.
         basis: whether pods like it have ended, are running, or nothing is known.
+        peak: cores that it uses while it computes; None where unknown.
     """
 
     share: float
@@ -52,6 +53,7 @@ class Cost:
     memory: float | None
     pods: float
     basis: Basis
+    peak: float | None = None
 
     @property
     def known(self) -> bool:
@@ -135,6 +137,7 @@ def _with_lasting(sums: KindSums) -> KindSums:
     return sums._replace(
         ended=sums.ended + pods,
         work=sums.work + work,
+        peak_work=sums.peak_work * (1.0 + work / sums.work) if sums.work else 0.0,
         held=sums.held + held,
         memory=sums.memory + memory,
         memory_squared=sums.memory_squared + memory**2 / pods + largest**2 * pods,
@@ -142,7 +145,7 @@ def _with_lasting(sums: KindSums) -> KindSums:
 
 
 def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
-    share = work = held = memory = deviation = 0.0
+    share = work = held = memory = deviation = peak = 0.0
     pods = 0.0
     for sums, weight in reversed(groups):  # from the widest group to the kind itself
         mean_work, mean_held, mean_memory = sums.work / sums.ended, sums.held / sums.ended, sums.memory / sums.ended
@@ -150,6 +153,7 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
         part = 1.0 if not pods else sums.ended / (sums.ended + weight)
         share += part * ((sums.work + sums.started) / sums.held - share)
         work += part * (mean_work - work)
+        peak += part * (sums.peak_work / max(sums.work, 1e-9) - peak)
         held += part * (mean_held - held)
         memory += part * (mean_memory - memory)
         deviation += part * (spread - deviation)
@@ -158,7 +162,8 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
     if own.ended < _FEW:
         work = max(work, own.max_running_work)
     memory = min(memory + _MEMORY_DEVIATIONS * deviation, max(own.max_memory, memory))
-    return Cost(share, None if kind.endless else work, None if kind.endless else held, memory, pods, "Ended")
+    cost = Cost(share, work, held, memory, pods, "Ended", peak or None)
+    return replace(cost, work=None, held=None) if kind.endless else cost
 
 
 def _from_running(sums: KindSums, endless: bool) -> Cost:

@@ -30,12 +30,12 @@ _FADING = FIELDS.index("running")
 
 _INDEX = {name: index for index, name in enumerate(FIELDS)}
 _ENDED, _HELD, _WORK, _STARTED, _MEMORY = (_INDEX[n] for n in ("ended", "held", "work", "started", "memory"))
-_WORK_SQUARED, _MEMORY_SQUARED, _MAX_MEMORY = (_INDEX[n] for n in ("work_squared", "memory_squared", "max_memory"))
+_PEAK_WORK, _MEMORY_SQUARED, _MAX_MEMORY = (_INDEX[n] for n in ("peak_work", "memory_squared", "max_memory"))
 _RUNNING, _RUNNING_WORK, _RUNNING_HELD = (_INDEX[n] for n in ("running", "running_work", "running_held"))
 _RUNNING_MEMORY, _MAX_RUNNING_WORK = _INDEX["running_memory"], _INDEX["max_running_work"]
 _MAX_RUNNING_HELD, _MAX_RUNNING_RECENT = _INDEX["max_running_held"], _INDEX["max_running_recent"]
-_MEANS = [_INDEX[name] for name in ("work", "started", "held", "life", "memory")]
-_SQUARES = ((_MEANS.index(_WORK), _WORK_SQUARED), (_MEANS.index(_MEMORY), _MEMORY_SQUARED))
+_MEANS = [_INDEX[name] for name in ("work", "peak_work", "started", "held", "life", "memory")]
+_SQUARES = ((_MEANS.index(_MEMORY), _MEMORY_SQUARED),)
 _MAXIMA = (_MAX_MEMORY, _MAX_RUNNING_WORK, _MAX_RUNNING_HELD, _MAX_RUNNING_RECENT)
 _SUMMED = [index for index in range(len(FIELDS)) if index not in _MAXIMA]
 _ZEROS = (0.0,) * len(FIELDS)
@@ -80,6 +80,7 @@ def possible(sums: Floats, cores: float, memory: float) -> Floats:
     sums[:, _MAX_RUNNING_RECENT] = np.minimum(sums[:, _MAX_RUNNING_RECENT], cores)
     most = np.maximum(cores * sums[:, _HELD], 1e-9)
     _scale_work(sums, 1.0 / np.maximum(1.0, (sums[:, _WORK] + sums[:, _STARTED]) / most))
+    sums[:, _PEAK_WORK] = np.minimum(sums[:, _PEAK_WORK], cores * sums[:, _WORK])
     return sums
 
 
@@ -87,7 +88,7 @@ def _scale_work(sums: Floats, factor: Floats) -> None:
     """Change the CPU time of pods that have ended by a factor for each row."""
     sums[:, _WORK] *= factor
     sums[:, _STARTED] *= factor
-    sums[:, _WORK_SQUARED] *= factor**2
+    sums[:, _PEAK_WORK] *= factor
 
 
 def weights(sums: Floats) -> Floats:

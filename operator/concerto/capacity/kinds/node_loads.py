@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.capacity.kinds.cost import Cost
-from concerto.capacity.kinds.idleness import Idleness
+from concerto.capacity.kinds.head_room import HeadRoom
 from concerto.capacity.kinds.pace import Pace
 from concerto.capacity.kinds.settings import KindSettings
 
@@ -64,7 +64,6 @@ class NodeLoads:
         cpu: (N,) cores committed to pods.
         memory: (N,) bytes committed to pods.
         pods: (N,) pods placed.
-        head_room: (N,) see ``KindSettings``.
         beyond: what nodes are filled to beyond it now (``KindSettings.last_pods``), in parts of their cores.
         unpaced: whether all pods that wait find room now, and most of them within it, so that they are not paced.
     """
@@ -79,11 +78,11 @@ class NodeLoads:
         self.cpu: Floats = np.zeros(0)
         self.memory: Floats = np.zeros(0)
         self.pods: Floats = np.zeros(0)
-        self.head_room: Floats = np.zeros(0)
         self.beyond = 0.0
         self.unpaced = False
         # What follows from the columns above alone, and is the same for pods of every kind: settle, _recount
-        self._cpu_to, self._memory_to = np.zeros(0), np.zeros(0)  # what is filled of them
+        self._usable_cpu: Floats = np.zeros(0)  # cores that pods may use
+        self._memory_to: Floats = np.zeros(0)  # what is filled of it
         self._cpu_left: Floats = np.zeros(0)
         self._memory_left: Floats = np.zeros(0)
         self._cpu_part: Floats = np.zeros(0)
@@ -93,17 +92,22 @@ class NodeLoads:
         self._unsettled: set[int] = set()
         self._uncounted: set[int] = set()  # rows on which other pods are since _recount
         self._pace = Pace()
-        self._idleness = Idleness()
+        self._head_room = HeadRoom()
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes."""
         self._unsettled.update(range(len(self.cores), width))
         self._pace.grow(width)
-        self._idleness.grow(width)
+        self._head_room.grow(width, self.settings)
         for name, values in vars(self).items():
             if isinstance(values, np.ndarray):
-                fill = self.settings.head_room if name == "head_room" else 0.0
-                setattr(self, name, np.concatenate([values, np.full(max(0, width - len(values)), fill)]))
+                setattr(self, name, np.concatenate([values, np.zeros(max(0, width - len(values)))]))
+
+    @property
+    def head_room(self) -> Floats:
+        """(N,) shares that each node is filled to, in parts of its cores."""
+        self.settle()
+        return self._head_room.filled_to
 
     def set_node(self, row: int, cores: float, memory_bytes: float) -> None:
         """How large the node is."""
@@ -125,14 +129,14 @@ class NodeLoads:
         """The row stands for another node from now on; its pods have been removed."""
         self.cores[row] = self.memory_bytes[row] = self.own_cpu[row] = self.own_memory[row] = 0.0
         self.cpu[row] = self.memory[row] = self.pods[row] = self.kept_cpu[row] = 0.0
-        self.head_room[row] = self.settings.head_room
         self._pace.clear(row)
-        self._idleness.clear(row)
+        self._head_room.clear(row, self.settings)
         self._unsettled.add(row)
 
     def add_pod(self, row: int, cost: Cost) -> None:
         """A pod is there."""
         self.cpu[row] += cost.share
+        self._head_room.add(row, cost, 1.0)
         self.memory[row] += self.memory_of(cost)
         self.pods[row] += 1.0
         self._uncounted.add(row)
@@ -144,6 +148,7 @@ class NodeLoads:
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
         self.cpu[row] -= cost.share
+        self._head_room.add(row, cost, -1.0)
         self.memory[row] -= self.memory_of(cost)
         self.pods[row] -= 1.0
         self._uncounted.add(row)
@@ -151,6 +156,8 @@ class NodeLoads:
     def change_cost(self, rows: NDArray[np.int64], before: Cost, after: Cost, pods: Floats) -> None:
         """More is known of the kind of pods that are on these rows, each row once, and so many on each."""
         self.cpu[rows] += pods * (after.share - before.share)
+        self._head_room.add(rows, before, -pods)
+        self._head_room.add(rows, after, pods)
         self.memory[rows] += pods * (self.memory_of(after) - self.memory_of(before))
         self._recount(rows)
 
@@ -171,8 +178,8 @@ class NodeLoads:
             return
         rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
         self._unsettled.clear()
-        usable = self._usable(rows)
-        self._cpu_to[rows] = self.head_room[rows] * usable
+        usable = np.maximum(self.cores[rows] - self.own_cpu[rows] - self.kept_cpu[rows], 0.0)
+        self._usable_cpu[rows] = usable
         self._per_core[rows] = 1.0 / np.maximum(usable, 1e-6)
         in_all = self.memory_bytes[rows]
         self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
@@ -180,15 +187,11 @@ class NodeLoads:
         self._pace.set_cores(rows, self.cores[rows], self.settings)
         self._recount(rows)
 
-    def _usable(self, rows: Rows) -> Floats:
-        """Cores that pods may use."""
-        usable: Floats = np.maximum(self.cores[rows] - self.own_cpu[rows] - self.kept_cpu[rows], 0.0)
-        return usable
-
     def _recount(self, rows: int | NDArray[np.int64]) -> None:
         """Other pods are on the row or rows."""
         cpu, memory = self.cpu[rows], self.memory[rows]
-        self._cpu_left[rows] = self._cpu_to[rows] - cpu
+        usable = self._usable_cpu[rows]
+        self._cpu_left[rows] = self._head_room.recount(rows, cpu, self.pods[rows], usable, self.settings) * usable - cpu
         self._cpu_part[rows] = cpu * self._per_core[rows]
         self._memory_left[rows] = self._memory_to[rows] - memory
         self._memory_part[rows] = (self.own_memory[rows] + memory) * self._per_byte[rows]
@@ -304,13 +307,6 @@ class NodeLoads:
         commitment: Floats = np.maximum(cpu, memory)
         return commitment
 
-    def _is_filled(self, row: int) -> bool:
-        """Whether there is little room, or none for one more pod like those that are there on average."""
-        mean_share = self.cpu[row] / max(self.pods[row], 1.0)
-        filled_to = self.head_room[row] * float(self._usable(slice(row, row + 1))[0])
-        little = max(self.settings.overhang * mean_share, _LITTLE * filled_to)
-        return bool(self.pods[row] > 0.0 and filled_to - self.cpu[row] <= little)
-
     def observe(self, row: int, used: float, waiting: bool, now: float) -> None:
         """What was measured: a filled node that idles while pods wait is given more head room, one that does not, less.
 
@@ -320,9 +316,12 @@ class NodeLoads:
             waiting: whether pods wait for a place.
             now: seconds.
         """
-        growth = self._idleness.report(row, used, now)
-        if waiting and self._is_filled(row):
-            self.set_head_room(row, self.head_room[row] + growth)
+        left, pods = self.left(row)[0], self.pods[row]
+        # There is little room, or none for one more pod like those that are there on average
+        little = max(self.settings.overhang * self.cpu[row] / max(pods, 1.0), _LITTLE * (self.cpu[row] + left))
+        filled = bool(waiting and pods > 0.0 and left <= little)
+        self._head_room.report(row, used, filled, now, self.settings)
+        self._unsettled.add(row)
 
     def set_waiting(self, cores: float, rows: Rows = slice(None), held: Held = NONE_HELD) -> None:
         """Note what all waiting pods take together; it counts until the next call.
@@ -336,7 +335,7 @@ class NodeLoads:
             held: what room is held for on each, and not for those pods.
         """
         settings, left = self.settings, self.cpu_left(rows) - held.cpu
-        usable = self._usable(rows)
+        usable = self._usable_cpu[rows]
         beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
         within, most = (float(np.maximum(room, 0.0).sum()) for room in (left, left + beyond))
         self.unpaced = bool(settings.last_pods) and cores <= min(most, within / _WITHIN)
@@ -348,7 +347,8 @@ class NodeLoads:
 
     def set_head_room(self, row: int, head_room: float) -> None:
         """Fill the node to that part of its cores, within the bounds that the settings name."""
-        self.head_room[row] = min(max(head_room, self.settings.head_room), self.settings.max_head_room)
+        self.settle()
+        self._head_room.set(row, head_room, self.settings)
         self._unsettled.add(row)
 
 

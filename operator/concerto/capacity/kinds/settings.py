@@ -10,9 +10,12 @@ class KindSettings:
     """Constants of the law.
 
     Attributes:
-        head_room: shares that a node is filled to, in parts of its cores: pods are unsteady, and some are always about
-            to begin or to end.
-        max_head_room: the same where a filled node is seen to idle.
+        head_room: shares that a node is filled to, in parts of its cores, while it is not known how unsteady its pods
+            are: some are always about to begin or to end.
+        unsteadiness: what a node is filled to beyond its cores otherwise, in times of how unsteady they are
+            (``HeadRoom``).
+        steady: pods count as steady that are so unsteady, in the same measure.
+        max_head_room: what a node is filled to at most, also where it is filled and seen to idle.
         pace: core-seconds of work that a node is given in a second, in parts of its cores.
         burst: work that a node may be given at once, in parts of what it does in a pod's life.
         min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
@@ -37,6 +40,8 @@ class KindSettings:
     """
 
     head_room: float = 1.15
+    unsteadiness: float = 0.95
+    steady: float = 0.13
     max_head_room: float = 2.0
     pace: float = 1.0
     burst: float = 0.15

@@ -38,6 +38,7 @@ class PodMeasurement:
         ended: whether it is over; else it still runs.
         recent: cores that it has used of late, stalls left out (``recent_share``).
         started: CPU time that its start and end cost its node beside that, core-seconds.
+        peak_work: its CPU time, each part of it times the cores that it used then, stalls left out.
     """
 
     work: float
@@ -47,6 +48,7 @@ class PodMeasurement:
     ended: bool
     recent: float = 0.0
     started: float = 0.0
+    peak_work: float = 0.0
 
     @property
     def shown(self) -> bool:
@@ -63,6 +65,7 @@ class PodMeasurement:
             and 0.0 <= self.memory < math.inf
             and 0.0 <= self.recent < math.inf
             and 0.0 <= self.started < math.inf
+            and 0.0 <= self.peak_work < math.inf
         )
 
 
@@ -83,7 +86,8 @@ class KindSums(NamedTuple):
     Attributes:
         ended: pods that have ended.
         work: their CPU time, core-seconds.
-        work_squared: the sum of its squares.
+        peak_work: the same, each part of it times the cores that a pod used then. Over ``work`` it is what one uses
+            while it computes.
         held: seconds for which they held a place, stalls left out.
         life: seconds for which they lived.
         memory: the sum of the most memory that each held, bytes.
@@ -101,7 +105,7 @@ class KindSums(NamedTuple):
 
     ended: float = 0.0
     work: float = 0.0
-    work_squared: float = 0.0
+    peak_work: float = 0.0
     held: float = 0.0
     life: float = 0.0
     memory: float = 0.0
@@ -132,7 +136,7 @@ class KindSums(NamedTuple):
         return cls(
             ended=1.0,
             work=pod.work,
-            work_squared=pod.work**2,
+            peak_work=pod.peak_work,
             held=pod.held,
             life=pod.life,
             memory=pod.memory,
@@ -163,7 +167,7 @@ class KindSums(NamedTuple):
         return KindSums(
             self.ended + other.ended,
             self.work + other.work,
-            self.work_squared + other.work_squared,
+            self.peak_work + other.peak_work,
             self.held + other.held,
             self.life + other.life,
             self.memory + other.memory,

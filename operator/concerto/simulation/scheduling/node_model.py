@@ -48,6 +48,11 @@ class PodLoad:
         return share if self.cpu_limit is None else min(share, self.cpu_limit)
 
     @property
+    def peak(self) -> float:
+        """Cores that it uses while it computes, on a node that has nothing else to do."""
+        return float(self.threads) if self.cpu_limit is None else min(float(self.threads), self.cpu_limit)
+
+    @property
     def per_thread(self) -> float:
         """CPU time that each thread needs in a burst, core-seconds."""
         return self.core_seconds / max(self.bursts, 1) / self.threads

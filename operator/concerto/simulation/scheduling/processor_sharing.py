@@ -102,7 +102,10 @@ class RunningPod:
     def measured(self, now: float) -> PodMeasurement:
         """What its node's agent has measured of it; its node must have been brought up to ``now``."""
         life = now - self.seen
-        return PodMeasurement(self.cpu_time(), max(0.0, life - self._stalled()), life, self.memory, self.over)
+        work = self.cpu_time()
+        # While it computes and is not stalled, it uses a core for each thread
+        peak_work = work * self.load.peak
+        return PodMeasurement(work, max(0.0, life - self._stalled()), life, self.memory, self.over, peak_work=peak_work)
 
 
 class RuntimeWork(RunningPod):

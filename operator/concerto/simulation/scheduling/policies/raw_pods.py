@@ -26,7 +26,10 @@ def earlier_run(setup: Setup) -> Table:
         # A pod that runs on for ever has started once, long ago
         around, started = (0.0, 0.0) if job.endless else (plant.runtime_seconds, plant.runtime_core_seconds)
         held = load.wait_seconds + load.core_seconds / load.threads + around
-        pod = PodMeasurement(load.core_seconds, held, held, load.memory_bytes, True, started=started)
+        peak_work = load.core_seconds * load.peak
+        pod = PodMeasurement(
+            load.core_seconds, held, held, load.memory_bytes, True, started=started, peak_work=peak_work
+        )
         for _ in range(_EARLIER_PODS):
             known.pod_ended(kind_of_job(job), pod, 0.0)
     return known.table((), 0.0)
