@@ -26,7 +26,8 @@ def loads(cores=4.0, nodes=1):
 
 
 def cost(share, peak):
-    return Cost(share, 10.0, 10.0 / share, 0.0, 10.0, "Ended", peak)
+    variance = None if peak is None else share * max(0.0, peak - share)
+    return Cost(share, 10.0, 10.0 / share, 0.0, 10.0, "Ended", variance)
 
 
 def filled(pod, cores=4.0):
@@ -118,21 +119,32 @@ def test_a_later_process_goes_on_with_what_the_one_before_had_seen():
 KIND = Kind(("a@1", "a", "i", "j", ""))
 
 
-def ended(work, held, peak):
-    return KindSums.of_ended(PodMeasurement(work, held, held, 0.0, True, peak_work=work * peak))
+def ended(work, held, peak, started=0.0):
+    return KindSums.of_ended(PodMeasurement(work, held, held, 0.0, True, started=started, peak_work=work * peak))
+
+
+def peak_of(sums):
+    cost = estimate({KIND.key: sums}, KIND)
+    return cost.share + cost.variance / cost.share
 
 
 def test_what_pods_use_while_they_compute_is_the_mean_over_what_they_compute():
     both = ended(3.0, 10.0, 4.0).plus(ended(1.0, 10.0, 1.0))
-    assert estimate({KIND.key: both}, KIND).peak == pytest.approx((3.0 * 4.0 + 1.0) / 4.0)
-    assert estimate({KIND.key: ended(3.0, 10.0, 0.0)}, KIND).peak is None, "an older agent does not say"
+    assert peak_of(both) == pytest.approx((3.0 * 4.0 + 1.0) / 4.0)
+    assert estimate({KIND.key: ended(3.0, 10.0, 0.0)}, KIND).variance is None, "an older agent does not say"
+
+
+def test_starts_and_ends_make_pods_dearer_and_not_less_steady():
+    plain, with_start = (estimate({KIND.key: ended(3.0, 10.0, 1.0, started)}, KIND) for started in (0.0, 2.0))
+    assert with_start.share == pytest.approx(0.5)
+    assert with_start.variance == plain.variance == pytest.approx(0.3 * 0.7)
 
 
 def test_pods_use_no_more_cores_than_their_node_has_whatever_it_says():
     rows = possible(np.array([ended(3.0, 10.0, 400.0)]), 4.0, np.inf)
-    assert estimate({KIND.key: merged(rows)}, KIND).peak == pytest.approx(4.0)
+    assert peak_of(merged(rows)) == pytest.approx(4.0)
 
 
 def test_one_of_many_nodes_that_lies_about_it_makes_little_difference():
     rows = np.array([ended(3.0, 10.0, 1.0)] * 9 + [ended(3.0, 10.0, 64.0)])
-    assert estimate({KIND.key: merged(rows)}, KIND).peak <= 1.4
+    assert peak_of(merged(rows)) <= 1.4

@@ -44,7 +44,7 @@ class Cost:
         memory: bytes; None where unknown.
         pods: pods that this is known from.
         basis: whether pods like it have ended, are running, or nothing is known.
-        peak: cores that it uses while it computes; None where unknown.
+        variance: of the cores that the pod itself uses while it holds its place, cores squared; None where unknown.
     """
 
     share: float
@@ -53,7 +53,7 @@ class Cost:
     memory: float | None
     pods: float
     basis: Basis
-    peak: float | None = None
+    variance: float | None = None
 
     @property
     def known(self) -> bool:
@@ -145,13 +145,14 @@ def _with_lasting(sums: KindSums) -> KindSums:
 
 
 def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
-    share = work = held = memory = deviation = peak = 0.0
+    share = own_share = work = held = memory = deviation = peak = 0.0
     pods = 0.0
     for sums, weight in reversed(groups):  # from the widest group to the kind itself
         mean_work, mean_held, mean_memory = sums.work / sums.ended, sums.held / sums.ended, sums.memory / sums.ended
         spread = math.sqrt(max(0.0, sums.memory_squared / sums.ended - mean_memory**2))
         part = 1.0 if not pods else sums.ended / (sums.ended + weight)
         share += part * ((sums.work + sums.started) / sums.held - share)
+        own_share += part * (sums.work / sums.held - own_share)
         work += part * (mean_work - work)
         peak += part * (sums.peak_work / max(sums.work, 1e-9) - peak)
         held += part * (mean_held - held)
@@ -162,7 +163,9 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
     if own.ended < _FEW:
         work = max(work, own.max_running_work)
     memory = min(memory + _MEMORY_DEVIATIONS * deviation, max(own.max_memory, memory))
-    cost = Cost(share, work, held, memory, pods, "Ended", peak or None)
+    # One that uses p cores for a part of the time, and none for the rest
+    variance = own_share * max(0.0, peak - own_share) if peak else None
+    cost = Cost(share, work, held, memory, pods, "Ended", variance)
     return replace(cost, work=None, held=None) if kind.endless else cost
 
 

@@ -4,8 +4,9 @@ Pods that wait and compute by turns leave CPUs idle at times, although their sha
 the more, the more cores one of them uses at a time beside those of the node. Pods that compute throughout their lives
 leave none idle, and only slow each other down where there are more of them.
 
-A pod that uses p cores while it computes, and takes the share s, has a use with the variance s (p − s). Of pods whose
-shares add up to a node's C cores, these add up to C (p − s), whose root in parts of the node is ((p − s) / C)^½.
+A pod that uses p cores while it computes, and s over its life, has a use with the variance s (p − s). Of pods whose
+shares add up to a node's C cores, these add up to C (p − s), whose root in parts of the node is ((p − s) / C)^½. What
+kubelet and container runtime do to start and end pods is part of their shares, and not of the variance.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class HeadRoom:
 
     def add(self, rows: Row, cost: Cost, pods: Floats | float) -> None:
         """So many pods of that cost have come to each of the rows; less than 0: they have ended."""
-        if cost.peak is not None:
+        if cost.variance is not None:
             self._known[rows] += pods * cost.share
-            self._variance[rows] += pods * cost.share * max(0.0, cost.peak - cost.share)
+            self._variance[rows] += pods * cost.variance
 
     def recount(self, rows: Row, cpu: Floats, pods: Floats, cores: Floats, settings: KindSettings) -> Floats:
         """(R,) ``filled_to`` once other pods are on the rows.
@@ -84,6 +85,16 @@ class HeadRoom:
         filled_to: Floats = np.minimum(by_pods + widened, settings.max_head_room)
         self.filled_to[rows] = filled_to
         return filled_to
+
+    def for_last(self, rows: Row | slice, settings: KindSettings) -> Floats:
+        """(R,) what the rows are filled to beyond that for the last pods that wait, in parts of their cores.
+
+        Where pods are so unsteady that a node is given more anyway, that much less.
+        """
+        more = settings.head_room + settings.last_pods - self._by_pods[rows]
+        most = np.minimum(settings.last_pods, settings.max_head_room - self.filled_to[rows])
+        for_last: Floats = np.clip(more, 0.0, np.maximum(most, 0.0))
+        return for_last
 
     def report(self, row: int, used: float, filled: bool, now: float, settings: KindSettings) -> None:
         """The node's agent has reported.

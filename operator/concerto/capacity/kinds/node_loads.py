@@ -249,7 +249,8 @@ class NodeLoads:
         large pod has ended, whose place the next large one takes.
         """
         for_light = _beyond_for_light(self.cpu[rows], self.pods[rows], cost.share, self.settings)
-        wanted = np.maximum(self.beyond / self._per_core[rows], for_light)
+        for_last = self._head_room.for_last(rows, self.settings) if self.beyond else 0.0
+        wanted = np.maximum(for_last / self._per_core[rows], for_light)
         most = (self.settings.max_head_room - self.head_room[rows]) / self._per_core[rows]
         beyond: Floats = np.minimum(wanted, most)
         return beyond
@@ -335,8 +336,7 @@ class NodeLoads:
             held: what room is held for on each, and not for those pods.
         """
         settings, left = self.settings, self.cpu_left(rows) - held.cpu
-        usable = self._usable_cpu[rows]
-        beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
+        beyond = self._head_room.for_last(rows, settings) * self._usable_cpu[rows]
         within, most = (float(np.maximum(room, 0.0).sum()) for room in (left, left + beyond))
         self.unpaced = bool(settings.last_pods) and cores <= min(most, within / _WITHIN)
         self.beyond = settings.last_pods if within < cores <= most else 0.0
