@@ -145,6 +145,19 @@ def test_pods_use_no_more_cores_than_their_node_has_whatever_it_says():
     assert peak_of(merged(rows)) == pytest.approx(4.0)
 
 
+@pytest.mark.parametrize("work", [5e-324, 1e-9, 1.0, 1e30])
+def test_whatever_is_said_of_it_a_node_is_filled_to_some_number_and_what_others_use_is_not_lost(work):
+    said = KindSums(1.0, work, 1e30, 10.0, 10.0, running=1.0, running_work=1.0, running_held=100.0)
+    for endless in (False, True):
+        nodes = loads()
+        nodes.add_pod(0, cost(0.8, 4.0))
+        before, odd = nodes.head_room[0], estimate({KIND.key: said}, Kind(KIND.keys, endless))
+        nodes.add_pod(0, odd)
+        assert 1.0 <= nodes.head_room[0] <= KindSettings().max_head_room
+        nodes.remove_pod(0, odd)
+        assert work == 1e30 or nodes.head_room[0] == pytest.approx(before, abs=1e-6)
+
+
 def test_one_of_many_nodes_that_lies_about_it_makes_little_difference():
     rows = np.array([ended(3.0, 10.0, 1.0)] * 9 + [ended(3.0, 10.0, 64.0)])
     assert peak_of(merged(rows)) <= 1.4

@@ -25,6 +25,8 @@ _MARGIN_SECONDS = 30.0
 _FEW = 5.0
 """Pods that must have ended before their mean work is taken for what the next one costs."""
 _MEMORY_DEVIATIONS = 2.0
+_MAX_PEAK = 1024.0
+"""Cores that a pod uses while it computes, at most: beside much larger numbers a float has no place for others."""
 _OWN = 2
 """Groups of a kind that no pods of other workloads are in: the kind and its workload."""
 _LIKE = 4
@@ -137,11 +139,16 @@ def _with_lasting(sums: KindSums) -> KindSums:
     return sums._replace(
         ended=sums.ended + pods,
         work=sums.work + work,
-        peak_work=sums.peak_work * (1.0 + work / sums.work) if sums.work else 0.0,
+        peak_work=_peak(sums) * (sums.work + work),
         held=sums.held + held,
         memory=sums.memory + memory,
         memory_squared=sums.memory_squared + memory**2 / pods + largest**2 * pods,
     )
+
+
+def _peak(sums: KindSums) -> float:
+    """Cores that pods use while they compute; 0 where unknown."""
+    return min(sums.peak_work / max(sums.work, 1e-9), _MAX_PEAK)
 
 
 def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
@@ -154,7 +161,7 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
         share += part * ((sums.work + sums.started) / sums.held - share)
         own_share += part * (sums.work / sums.held - own_share)
         work += part * (mean_work - work)
-        peak += part * (sums.peak_work / max(sums.work, 1e-9) - peak)
+        peak += part * (_peak(sums) - peak)
         held += part * (mean_held - held)
         memory += part * (mean_memory - memory)
         deviation += part * (spread - deviation)
