@@ -176,15 +176,22 @@ async def test_a_pod_whose_binding_was_refused_goes_first_once_others_of_its_gan
 async def test_a_pod_whose_binding_was_refused_is_bound_though_the_rest_of_its_gang_waits_for_it():
     server = Server()
     server.refuses_binding = lambda name: name == "p3"
+    server.holds_binding = lambda name: name == "p2"
+    server.may_bind.clear()
     now = [1000.0]
     async with faulty([server]) as found:
         made = scheduling(found.session, lambda: now[0])
         see(made, nodes=[raw_node("n1", cpu="4")], groups=[raw_group("g", 4)])
         see(made, pods=[raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(6)])
         running = asyncio.create_task(made.scheduler.run())
-        await eventually(lambda: len(server.bound) == 3)
         queue = made.parts.pending.queue
         await eventually(lambda: "uid-p3" in queue and next(queue.heads(now[0]), None) is None)
+        assert "p2" not in server.bound
+        server.may_bind.set()
+        await eventually(lambda: len(server.bound) == 3)
+        await eventually(lambda: made.parts.cluster.pod_groups.unfinished == {KEY: {"uid-p3": "n1"}})
+        await eventually(lambda: next(queue.heads(now[0]), None) is None)
+        assert len(server.records) == 1, "it waits after the refusal"
         server.refuses_binding = lambda name: False
         now[0] += 1.0  # the wait after a first refusal
         made.parts.pending.work.set()

@@ -95,6 +95,8 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
         return NotReady(key, waiting, problem, ERROR)
     if needed <= 0:
         return None if members.bound >= group.min_count else being_bound(key, waiting)
+    if key in groups.being_bound:  # a binding has failed; once the others have ended, that pod is to be finished first
+        return being_bound(key, waiting)
     if members.number_waiting < needed:
         there = members.placed + members.number_waiting
         text = f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {there} are there"
