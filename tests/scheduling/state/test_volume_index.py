@@ -319,3 +319,37 @@ def test_of_several_capacities_the_largest_counts(capacities):
         assert volumes.free_bytes(fast)[row] == (free << 30 if free >= 0 else -1)
         for size in range(1, 4):
             assert volumes.has_room(fast, size << 30)[row] == (size <= largest)
+
+
+def test_where_drivers_serve_the_volumes_of_a_plugin_is_known_by_csi_nodes_and_nodes_in_any_order():
+    plugin, cluster = (
+        "kubernetes.io/aws-ebs",
+        cluster_with(csi_node("n2", migrated="kubernetes.io/aws-ebs"), nodes=["n1"]),
+    )
+    use = cluster.volumes.use
+
+    def served():
+        return sorted(cluster.names[row] for row in use.rows_served(plugin))
+
+    assert served() == []
+    cluster.set_node(node("n2"))
+    assert served() == ["n2"]
+    use.set_csi_node(csi_node("n1", migrated=plugin))
+    assert served() == ["n1", "n2"]
+    use.remove_csi_node("n2")
+    assert served() == ["n1"]
+    use.set_csi_node(csi_node("n1"))
+    assert served() == []
+
+
+def test_volumes_of_a_plugin_are_no_more_work_with_more_csi_nodes():
+    def steps(nodes):
+        ebs = volume(
+            awsElasticBlockStore={"volumeID": "v"}, nodeAffinity=node_affinity("topology.kubernetes.io/zone", "z")
+        )
+        storage = [csi_node(f"n{i}", migrated="kubernetes.io/aws-ebs") for i in range(nodes)]
+        volumes = cluster_with(*storage, nodes=[f"n{i}" for i in range(nodes)]).volumes
+        volumes.reaches(ebs)
+        return steps_of(lambda: volumes.reaches(ebs))
+
+    assert steps(40) == steps(10)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from concerto.api.pod import PodView
 from concerto.api.volume_migration import VolumeID
 from concerto.api.volumes import ClaimKey, CSINode, PersistentVolume, VolumeAttachment
@@ -11,6 +13,7 @@ from concerto.scheduling.state.attached_volumes import AttachedVolumes
 from concerto.scheduling.state.attachments import Attachments
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.claim_users import ClaimUsers
+from concerto.scheduling.state.columns import Ints
 from concerto.scheduling.state.node_rows import NodeRows
 
 
@@ -36,6 +39,15 @@ class VolumeUse:
         self.attached = AttachedVolumes()
         self._counted: dict[ClaimKey, VolumeID | None] = {}  # of claims in use
         self.attachments = Attachments()
+        self._served: dict[str, Ints] = {}  # rows by plugin, once somebody has asked
+
+    def rows_served(self, plugin: str) -> Ints:
+        """The rows on which CSI drivers serve the volumes of an in-tree plugin. A pod may have a thousand of them."""
+        if plugin not in self._served:
+            found = (name for name, csi_node in self.csi_nodes.items() if plugin in csi_node.migrated)
+            rows = [row for name in found if (row := self._rows.row_of.get(name)) is not None]
+            self._served[plugin] = np.array(rows, dtype=np.int64)
+        return self._served[plugin]
 
     # --- storage objects
 
@@ -57,6 +69,7 @@ class VolumeUse:
     def set_csi_node(self, csi_node: CSINode) -> Change:
         """A CSINode as the API server has it now."""
         self.csi_nodes[csi_node.node] = csi_node
+        self._served.clear()
         if (row := self._rows.row_of.get(csi_node.node)) is not None:
             self._set_limits(row, csi_node)
         return Change.VOLUMES
@@ -64,6 +77,7 @@ class VolumeUse:
     def remove_csi_node(self, node: str) -> Change:
         """A CSINode is gone: nothing limits the node's volumes."""
         self.csi_nodes.pop(node, None)
+        self._served.clear()
         if (row := self._rows.row_of.get(node)) is not None:
             self._set_limits(row, None)
         return Change.VOLUMES
@@ -95,6 +109,7 @@ class VolumeUse:
         """The row stands for another node from now on, and no pod is on it."""
         for name in self.attachments.counted_on(row):
             self._uncount(name)
+        self._served.clear()
         self._set_limits(row, self.csi_nodes.get(self._rows.names[row]))
 
     def add_pod(self, pod: PodView, row: int) -> None:

@@ -123,10 +123,8 @@ class VolumeIndex(PodIndex):
         """By row, whether the node can reach a bound volume: where a CSI driver serves it, by the driver's labels."""
         mask = self._mask(self.reach(volume.affinity))
         if volume.migrated_affinity != volume.affinity:
-            by_driver = self._mask(self.reach(volume.migrated_affinity))
-            for name, csi_node in self.use.csi_nodes.items():
-                if volume.plugin in csi_node.migrated and (row := self._rows.row_of.get(name)) is not None:
-                    mask[row] = by_driver[row]
+            rows = self.use.rows_served(volume.plugin)
+            mask[rows] = self._mask(self.reach(volume.migrated_affinity))[rows]
         return mask
 
     def has_topology(self, storage_class: StorageClass) -> Bools:
