@@ -302,3 +302,15 @@ async def test_the_status_of_one_whose_pod_has_gone_keeps_no_cpus_from_other_bin
         with pytest.raises(KubeError):
             await made.reconcile(A, first)
         assert statuses["b"] == "Validated"
+
+
+async def test_a_binding_whose_status_is_changed_while_it_is_written_has_failed():
+    async def changes(request: web.Request) -> web.StreamResponse:
+        status = (await request.json())["status"] | {"cpus": "7"}
+        return web.json_response(binding("a", 0, resourceVersion="2") | {"status": status})
+
+    async with faulty([changes]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, {A: pod_of(A)}, {("", "n"): TOPOLOGY})
+        with pytest.raises(StatusChanged, match=r"in status\.cpus: does"):
+            await made.reconcile(A, binding("a", 0))
