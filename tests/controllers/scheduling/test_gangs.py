@@ -173,6 +173,32 @@ async def test_a_pod_whose_binding_was_refused_goes_first_once_others_of_its_gan
     assert "vip" not in server.bound
 
 
+@pytest.mark.parametrize(("cpu", "pods"), [("9", 6), ("4", 6), ("5", 8)])
+async def test_a_gang_none_of_whose_bindings_is_allowed_is_not_tried_again_before_its_pods_have_waited(cpu, pods):
+    server = Server()
+    server.refuses_binding = lambda name: True
+    now = [1000.0]
+    async with faulty([server]) as found:
+        made = scheduling(found.session, lambda: now[0])
+        see(made, nodes=[raw_node("n1", cpu=cpu)], groups=[raw_group("g", 4)])
+        see(made, pods=[raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(pods)])
+        running = asyncio.create_task(made.scheduler.run())
+        queue = made.parts.pending.queue
+        await eventually(lambda: server.records and len(queue) == pods)
+        await asyncio.sleep(0.3)  # it was tried again each 50 ms
+        assert len(server.records) == 1
+        now[0] += 1.0  # the wait after a first refusal
+        made.parts.pending.work.set()
+        await eventually(lambda: len(server.records) == 2 and len(queue) == pods)
+        await asyncio.sleep(0.3)
+        assert len(server.records) == 2
+        server.refuses_binding = lambda name: False
+        now[0] += 10.0
+        made.parts.pending.work.set()
+        await eventually(lambda: len(server.bound) >= 4)
+        await stopped(running)
+
+
 async def test_a_pod_whose_binding_was_refused_is_bound_though_the_rest_of_its_gang_waits_for_it():
     server = Server()
     server.refuses_binding = lambda name: name == "p3"

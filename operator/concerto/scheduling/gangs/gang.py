@@ -136,6 +136,12 @@ def being_bound(key: GroupKey, members: tuple[PodView, ...]) -> NotReady:
     return NotReady(key, members, f"waiting for pods of PodGroup {key[1]} that are being bound", WAITING, passing=True)
 
 
+def backing_off(key: GroupKey, members: tuple[PodView, ...]) -> NotReady:
+    """Pods that wait until as many of their gang as it needs may be tried again after failed bindings."""
+    text = f"waiting for pods of PodGroup {key[1]} that could not be bound"
+    return NotReady(key, members, text, WAITING, passing=True)
+
+
 def could_fit(cluster: ClusterState, gang: Gang) -> bool:
     """Whether the nodes that take pods are large enough in all for so many pods as have to find nodes at once."""
     rows = np.flatnonzero(cluster.nodes.exists[: cluster.size] & ~cluster.nodes.unschedulable[: cluster.size])

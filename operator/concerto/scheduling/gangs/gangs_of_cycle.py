@@ -10,7 +10,7 @@ from itertools import chain
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.scheduling.cycle_result import CycleResult
-from concerto.scheduling.gangs.gang import Gang, NotReady, being_bound, gang_of, selected_among
+from concerto.scheduling.gangs.gang import Gang, NotReady, backing_off, being_bound, gang_of, selected_among
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
 
@@ -94,11 +94,16 @@ class GangsOfCycle:
         gang = gang_of(self._cluster, pod)
         if gang is None:
             self._one_by_one.add(key)
-        if not isinstance(gang, Gang) or not gang.begun:
+        if not isinstance(gang, Gang):
             return gang
         ready = tuple(each for each in gang.members if self._ready(each.uid))
+        if len(ready) == len(gang.members):
+            return gang
         others = gang.others + tuple(each for each in gang.members if not self._ready(each.uid))
-        return replace(gang, members=ready, others=others) if ready else being_bound(key, others)
+        if gang.begun:
+            return replace(gang, members=ready, others=others) if ready else being_bound(key, others)
+        # Others of the gang could be placed meanwhile, and refused again and again
+        return replace(gang, members=ready) if len(ready) >= gang.needed else backing_off(key, gang.members)
 
     def backing_off(self, key: GroupKey) -> list[PodView]:
         """Pods of a begun gang that back off after a failed binding: no other pod gets their room meanwhile."""
