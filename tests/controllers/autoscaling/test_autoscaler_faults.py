@@ -262,7 +262,7 @@ async def test_only_what_is_over_of_the_same_object_is_tidied_up():
 
 
 async def test_a_rise_does_not_wait_for_its_reservation_for_long(monkeypatch):
-    monkeypatch.setattr("concerto.controllers.autoscaling.capacity_reservation._LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("concerto.controllers.autoscaling.capacity_reservation._MAX_SECONDS", 0.05)
     never = asyncio.Event()
 
     async def hangs(_: web.Request) -> web.StreamResponse:
