@@ -41,6 +41,23 @@ async def test_a_write_names_the_object_and_the_version_that_it_was_made_from():
     ]
 
 
+async def test_what_the_status_has_no_more_is_removed():
+    """The time at which a reservation ends stayed when ttlSeconds was removed: each look at it found a difference."""
+    bodies: list[Object] = []
+
+    async def takes(request: web.Request) -> web.StreamResponse:
+        bodies.append(json.loads(await request.read())["status"])
+        return web.json_response(stored())
+
+    before = BEFORE | {
+        "status": {"expiresAt": "later", "metrics": {"fresh": 1, "old": 2}, "placements": [{"node": "n"}]}
+    }
+    async with faulty([takes]) as server:
+        status = {"phase": "Active", "metrics": {"fresh": 3}, "placements": []}
+        await write_status(server.session, POD_RESERVATIONS, before, status)
+    assert bodies == [status | {"expiresAt": None, "metrics": {"fresh": 3, "old": None}}]
+
+
 CONFLICTS = {
     "an attempt without an answer was carried out": ([hangs_up, CONFLICT, says(200, stored())], None),
     "somebody else has changed it": ([CONFLICT, says(200, stored(phase="Pending"))], Conflict),
@@ -69,3 +86,10 @@ def test_a_status_that_was_changed_names_the_fields():
 def test_a_status_that_is_changed_in_the_same_way_each_time_needs_no_other_write():
     raise_if_changed(BEFORE, stored(version="7"), {"phase": "Active"}, {"phase": "Odd"})
     raise_if_changed(BEFORE, stored(), {"phase": "Active"}, {"phase": "Active"})
+
+
+def test_a_status_of_an_object_that_was_edited_meanwhile_is_not_held_against_a_webhook():
+    """The edit would not be looked at before the wait after a failure was over, which may be a minute."""
+    edited = stored(phase="Odd")
+    edited["metadata"]["generation"] = 2
+    raise_if_changed(BEFORE, edited, {"phase": "Active"}, {"phase": "Odd"})

@@ -6,6 +6,7 @@ more. So each names the resourceVersion that it was made from.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from concerto.kube.errors import Conflict, KubeError
@@ -38,7 +39,7 @@ async def write_status(session: Session, resource: Resource, before: Object, sta
         session: the way to the API server.
         resource: its kind.
         before: the object that the status was made from.
-        status: all of its fields.
+        status: all of its fields; others that it had before are removed.
 
     Returns:
         The object as the API server has stored it.
@@ -50,7 +51,7 @@ async def write_status(session: Session, resource: Resource, before: Object, sta
     metadata = before["metadata"]
     whose = metadata.get("namespace"), metadata["name"]
     precondition = {key: metadata[key] for key in ("uid", "resourceVersion")}
-    patch = {"metadata": precondition, "status": status}
+    patch = {"metadata": precondition, "status": _replacing(before.get("status") or {}, status)}
     try:
         return await session.patch(resource.path(*whose, "status"), patch)
     except Conflict:
@@ -60,19 +61,33 @@ async def write_status(session: Session, resource: Resource, before: Object, sta
         return found  # an attempt that had no answer was carried out
 
 
+def _replacing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a merge patch that leaves nothing of the old map that the new one lacks."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = _replacing(before, value)
+        patch[key] = value
+    return patch
+
+
 def raise_if_changed(before: Object, written: Object, sent: dict[str, Any], stored: dict[str, Any]) -> None:
     """Check whether the API server has stored what was sent.
 
     Args:
         before: the object before the write.
-        written: after it. If it is the same, the status is changed in the same way each time, and that ends.
+        written: after it. If it is the same, the status is changed in the same way each time, and that ends. If the
+            spec was edited in between, that asks for another status, and soon.
         sent: the status that was sent.
         stored: the same part of the status that was stored.
 
     Raises:
         StatusChanged: it has not.
     """
-    versions = [obj["metadata"].get("resourceVersion") for obj in (before, written)]
-    if sent != stored and versions[0] != versions[1]:
+    versions, generations = (
+        [obj["metadata"].get(field) for obj in (before, written)] for field in ("resourceVersion", "generation")
+    )
+    if sent != stored and versions[0] != versions[1] and generations[0] == generations[1]:
         fields = sorted(key for key in sent.keys() | stored.keys() if sent.get(key) != stored.get(key))
         raise StatusChanged(written, fields)
