@@ -1,5 +1,8 @@
 """The filter VolumeBinding in cycles: what is reserved, and what later pods of a cycle see of it."""
 
+import gc
+import weakref
+
 import numpy as np
 
 from concerto.api.volumes import ClaimKey, VolumeBindings
@@ -94,3 +97,14 @@ def test_a_class_that_goes_while_pods_to_evict_are_searched_for_makes_no_volumes
     cluster.volumes.reservations.reserve("other", VolumeBindings("n1", (), (ClaimKey("default", "logs"),)))
     plugin.add_pod(state, pod("other"), 0)
     assert plugin.check(state, slice(0, 3)).all()
+
+
+def test_what_is_found_for_a_pod_is_in_no_cycle_although_no_score_asks_for_it():
+    """Of garbage in cycles, that which was in use during a search may stay for good: see `search_new_objects_only`."""
+    cluster = cluster_with(storage_class(), claim(), volume("v1", on="n1"))
+    gc.disable()
+    try:
+        gone = weakref.ref(VolumeBinding().prepare(query(cluster, pod("p", **mounts("data")))).match)
+        assert gone() is None
+    finally:
+        gc.enable()

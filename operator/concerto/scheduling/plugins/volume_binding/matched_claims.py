@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from concerto.scheduling.framework import Query
@@ -15,10 +15,12 @@ class _Latest:
     """What the claims mean, for all that ask for one pod: it takes long where a class has many volumes.
 
     Attributes:
+        claims: the pod's.
         match: what they mean.
         version: of the reservations that it was made with.
     """
 
+    claims: SortedClaims
     match: ClaimMatch
     version: int
 
@@ -46,15 +48,19 @@ class MatchedClaims:
         """As it is now."""
         volumes = query.cluster.volumes
         claims = sort_claims(volumes, query.pod)
-        match, version = ClaimMatch(volumes, query.cluster.rows, claims), volumes.reservations.version
-        made = query.found[cls] = cls(query, claims, match, version, _Latest(match, version))
-        return made
+        latest = _Latest(claims, ClaimMatch(volumes, query.cluster.rows, claims), volumes.reservations.version)
+        query.found[cls] = latest  # without the query, or both would be in a cycle
+        return cls._by(query, latest)
 
     @classmethod
     def found(cls, query: Query) -> Self:
         """As it was found for the filter of this query just now, if it was."""
-        made: Self | None = query.found.pop(cls, None)
-        return cls.of(query) if made is None else replace(made)
+        latest: _Latest | None = query.found.pop(cls, None)
+        return cls.of(query) if latest is None else cls._by(query, latest)
+
+    @classmethod
+    def _by(cls, query: Query, latest: _Latest) -> Self:
+        return cls(query, latest.claims, latest.match, latest.version, latest)
 
     def refresh(self) -> bool:
         """Match again, if decisions have reserved volumes since; returns whether that was so."""
