@@ -249,3 +249,57 @@ async def test_however_many_namespaces_hang_another_one_has_its_turn_at_once():
             await eventually(lambda: len(turns) == 62)
         finally:
             await stop(running)
+
+
+async def test_what_has_changed_does_not_wait_for_the_regular_turns_of_all_namespaces():
+    """One object in each of many namespaces: a change came after all of them."""
+    async with faulty([Collection()]) as server:
+        turns = list[tuple[str, str]]()
+
+        async def reconcile(key: tuple[str, str], obj: Object | None) -> None:
+            turns.append(key)
+            await asyncio.sleep(0.02)
+
+        watched = Watched(server, Collection(), reconcile)
+        for number in range(300):
+            obj = binding("regular", 0)
+            obj["metadata"]["namespace"] = f"n{number}"
+            watched.reflector.store[f"n{number}", "regular"] = obj
+        watched.queue.start()
+        running = asyncio.create_task(watched.queue.run())
+        try:
+            await eventually(lambda: len(turns) > 8)
+            watched.queue.mark("n299", "changed")
+            await eventually(lambda: len(turns) == 301)
+            assert turns.index(("n299", "changed")) < 150
+        finally:
+            await stop(running)
+
+
+async def test_regular_turns_that_wait_for_namespaces_that_hang_hold_up_no_others():
+    async with faulty([Collection()]) as server:
+        release, turns = asyncio.Event(), list[tuple[str, str]]()
+
+        async def reconcile(key: tuple[str, str], obj: Object | None) -> None:
+            turns.append(key)
+            if key[0].startswith("stuck"):
+                await release.wait()
+
+        watched = Watched(server, Collection(), reconcile)
+        watched.queue.start()
+        running = asyncio.create_task(watched.queue.run())
+        try:
+            for name in [f"free{number}" for number in range(20)] + [f"stuck{number}" for number in range(16)]:
+                watched.queue.mark(name, "a")
+            await eventually(lambda: len(turns) == 36)
+            await eventually(lambda: watched.queue._places.is_slow(["stuck15"]))
+            for name in [f"stuck{number}" for number in range(16)] + [f"free{number}" for number in range(20)]:
+                obj = binding("regular", 0)
+                obj["metadata"]["namespace"] = name
+                watched.reflector.store[name, "regular"] = obj
+            watched.queue._queue_all()
+            await eventually(lambda: ("free19", "regular") in turns)
+            release.set()
+            await eventually(lambda: len(turns) == 72)
+        finally:
+            await stop(running)

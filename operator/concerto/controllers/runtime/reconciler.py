@@ -90,6 +90,7 @@ class Reconciler:
         self._work = asyncio.Event()
         self._places = FairPlaces(_PLACES, beside=_PLACES, slow_seconds=_SLOW_SECONDS)
         self._in_turn: set[asyncio.Task[None]] = set()
+        self._waiting = 0  # of keys from `_resync` that wait for a place, those of namespaces that do not hang
 
     def objects(self) -> list[Object]:
         """The objects that are reconciled, as the reflector has them."""
@@ -141,7 +142,7 @@ class Reconciler:
                 await self._work.wait()
                 if (key := self._marked.take()) is not None:
                     self._begin(key, ask=True)
-                elif (key := self._resync.take()) is not None:
+                elif self._waiting < _PLACES and (key := self._resync.take()) is not None:
                     self._begin(key, ask=False)
                 else:
                     self._work.clear()
@@ -168,13 +169,19 @@ class Reconciler:
     def _begin(self, key: Key, *, ask: bool) -> None:
         for keys in (self._marked, self._resync):
             keys.pause(key[0])
-        task = asyncio.create_task(self._turn_in_place(key, self._places.take_now(key[0]), ask=ask))
+        place = self._places.take_now(key[0])
+        # Few of them wait: who comes later waits for all that do, also with a change
+        counts = place is None and not ask and not self._places.is_slow([key[0]])
+        self._waiting += counts
+        task = asyncio.create_task(self._turn_in_place(key, place, ask=ask, counts=counts))
         self._in_turn.add(task)
         task.add_done_callback(self._in_turn.discard)
 
-    async def _turn_in_place(self, key: Key, place: Hold | None, *, ask: bool) -> None:
+    async def _turn_in_place(self, key: Key, place: Hold | None, *, ask: bool, counts: bool) -> None:
         if place is None:
             place = await self._places.take(key[0])
+            self._waiting -= counts
+            self._work.set()
         try:
             await self._turn(key, ask=ask)
         finally:
