@@ -6,16 +6,22 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
 
 from concerto.controllers.runtime import reconciler as reconciler_module
 from concerto.controllers.scheduling import binding_load as module
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
 from concerto.controllers.scheduling.eviction import EvictionPlaces, EvictionSettings
+from concerto.controllers.scheduling.parts import build_parts
 from concerto.controllers.scheduling.reports_in_turn import ReportPace
 from concerto.kube import SessionSettings
 from concerto.kube.events import EventSettings
 from concerto.kube.fair_places import FairPlaces
+from concerto.scheduling.state.cluster import ClusterState
 from support.binding_writes import writing
+from support.faulty_server import faulty
+from support.scheduler_builders import scheduling
+from support.waiting import eventually
 
 SETTINGS = PipelineSettings()
 ALONE, AT_LEAST = SETTINGS.max_waiting_bindings, SETTINGS.min_waiting_bindings
@@ -225,3 +231,23 @@ def test_what_a_session_may_send_at_a_time_is_more_than_writes_that_hang_hold():
     held += 2 * FairPlaces(ReportPace().max_concurrent).max_held + FairPlaces(EventSettings().concurrency).max_held
     held += 3 * FairPlaces(reconciler, beside=reconciler).max_held
     assert held + 75 < SessionSettings().max_requests
+
+
+async def test_deletions_of_podcpubindings_that_hang_make_their_namespace_stall():
+    """Each ended within 4 s, and the next one began: they held 42 places, and as of 250 of them no cycle began."""
+    settings = replace(SETTINGS, binding_timeout_seconds=0.2, stalled_seconds=0.5)
+    hangs = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "DELETE":
+            await hangs.wait()
+        return web.json_response({})
+
+    async with faulty([answer]) as server:
+        load, context = BindingLoad(settings), scheduling(server.session).context
+        pins = build_parts(context, ClusterState(), load, instance="me", settings=settings).pins
+        objects = [{"metadata": {"namespace": "team", "name": f"p{number}", "uid": "u"}} for number in range(10)]
+        deletions = [asyncio.create_task(pins._delete_object(each)) for each in objects]
+        await eventually(lambda: load._places.is_slow(["team"]) and not load._not_stalled(), within_seconds=5.0)
+        hangs.set()
+        await asyncio.gather(*deletions, return_exceptions=True)
