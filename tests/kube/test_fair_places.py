@@ -247,6 +247,23 @@ async def test_a_namespace_is_not_slow_any_more_once_work_of_it_ends_soon_and_no
         assert not work.places.is_slow(["a"])
 
 
+async def test_work_that_is_broken_off_says_nothing_of_its_namespace():
+    """What waits for a place has part of its time left when it gets one: it was taken for work that ends soon."""
+    async with Work(8, slow_seconds=SOON) as work:
+        await work.ask("a0")
+        await slow(work, "a")
+        await work.end("a0")
+        await work.ask("a1")
+        work.tasks["a1"].cancel()
+        await work.settle()
+        assert work.places.is_slow(["a"])
+        await work.ask("b0")
+        work.tasks["b0"].cancel()
+        for number in range(1, 4):
+            await work.ask(f"b{number}")
+        assert work.begun[-2:] == ["b0", "b1"], "nothing is known of it"
+
+
 async def test_work_that_lasts_is_due_to_the_namespace_that_was_slow_before():
     async with Work(16, slow_seconds=SOON) as work:
         await work.ask("v0", "victims")

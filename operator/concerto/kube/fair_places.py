@@ -136,10 +136,14 @@ class FairPlaces:
     async def place(self, *namespaces: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it while the context is open; it counts for each of the namespaces."""
         hold = await self.take(*namespaces)
+        is_broken_off = False
         try:
             yield
+        except asyncio.CancelledError:
+            is_broken_off = True
+            raise
         finally:
-            self.give_back(hold)
+            self.give_back(hold, is_broken_off=is_broken_off)
 
     def is_slow(self, namespaces: Iterable[str]) -> bool:
         """Whether one of the namespaces has work that has lasted for long, and none since that has ended sooner."""
@@ -172,7 +176,7 @@ class FairPlaces:
             return await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it has had its turn meanwhile
-                self.give_back(turn.result())
+                self.give_back(turn.result(), is_broken_off=True)
             raise
 
     # --- who may have a place
@@ -216,8 +220,8 @@ class FairPlaces:
         self._recent[hold] = None
         return hold
 
-    def give_back(self, hold: Hold) -> None:
-        """The work has ended."""
+    def give_back(self, hold: Hold, *, is_broken_off: bool = False) -> None:
+        """The work has ended; if it was broken off, it might have lasted for long."""
         self._note_slow()
         hold.pool.remove(hold)
         if self._beyond is hold:
@@ -230,7 +234,8 @@ class FairPlaces:
             self._slow[namespace] -= 1
         if hold in self._recent:
             del self._recent[hold]
-            self._note_soon(hold.lane)
+            if not is_broken_off:
+                self._note_soon(hold.lane)
         self._serve()
         for namespace in hold.lane:
             if namespace not in self._held:

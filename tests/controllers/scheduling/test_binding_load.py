@@ -251,3 +251,24 @@ async def test_deletions_of_podcpubindings_that_hang_make_their_namespace_stall(
         await eventually(lambda: load._places.is_slow(["team"]) and not load._not_stalled(), within_seconds=5.0)
         hangs.set()
         await asyncio.gather(*deletions, return_exceptions=True)
+
+
+async def test_writes_that_are_broken_off_show_not_that_their_namespace_goes_on():
+    clock = Clock()
+    load = BindingLoad(SETTINGS, clock)
+
+    async def prepare() -> None:
+        async with load.place_of_preparation("stuck"):
+            await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(prepare()) for _ in range(300)]
+    await asyncio.sleep(0)
+    clock.now += STALLED
+    assert load.holds_back("stuck")
+    for _ in range(3):  # each has its place for a moment, before the time for its pod is over
+        next(task for task in tasks if not task.done()).cancel()
+        await asyncio.sleep(0.01)
+        assert load.holds_back("stuck")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

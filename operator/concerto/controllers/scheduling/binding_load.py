@@ -130,13 +130,16 @@ class BindingLoad:
     async def place(self, namespace: str) -> AsyncIterator[None]:
         """Wait for a place for a write that has begun, and hold it while the context is open."""
         async with self._places.place(namespace):
-            began = self._clock()
+            began, is_broken_off = self._clock(), False
             try:
                 yield
+            except asyncio.CancelledError:  # it might have lasted for long
+                is_broken_off = True
+                raise
             finally:
-                now = self._clock()
-                if now - began < self._settings.stalled_seconds and namespace in self._writes:
-                    self._writes[namespace].moved_at = now
+                now, writes = self._clock(), self._writes.get(namespace)
+                if writes is not None and not is_broken_off and now - began < self._settings.stalled_seconds:
+                    writes.moved_at = now
 
     @asynccontextmanager
     async def place_of_preparation(self, namespace: str) -> AsyncIterator[None]:
