@@ -169,7 +169,7 @@ async def test_places_that_are_given_out_of_turn_to_work_that_never_ends_are_one
         assert work.begun[-1] == "stuck1"
 
 
-SOON = 0.6
+SOON = 1.5
 """Seconds after which work is slow in these tests."""
 
 
