@@ -241,7 +241,9 @@ class PodCosts:
 def _measurement(pod: _Pod, use: _Use, started_at: float, until: float, *, ended: bool) -> PodMeasurement:
     life = max(0.0, until - min(pod.bound_at, started_at))
     held = max(0.0, life - use.lost)
-    # A quota stalls a pod, too, so that its share would come out above what it may take
+    peak_work = use.peak_work
+    # A quota stalls a pod, too, so that its share would come out above what it may take, and so would its cores
     if pod.cpu_limit is not None and pod.cpu_limit > 0.0:
         held = min(max(held, use.work / pod.cpu_limit), life)
-    return PodMeasurement(use.work, held, life, use.memory, ended, peak_work=use.peak_work)
+        peak_work = min(peak_work, use.work * pod.cpu_limit)
+    return PodMeasurement(use.work, held, life, use.memory, ended, peak_work=peak_work)

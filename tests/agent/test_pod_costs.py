@@ -40,12 +40,13 @@ def shown_ended(costs, name, at, **pod):
     costs.on_pod(trim_pod(raw(name, **pod)), trim_pod(raw(name, phase="Succeeded", **pod)), at, WALL + at - NOW)
 
 
-def run(costs, name, *, work, life, lost, memory=1e6, tasks_per_cpu=1.0, pressure=True, **pod):
+def run(costs, name, *, work, life, lost, memory=1e6, tasks_per_cpu=1.0, pressure=True, peak=0.0, **pod):
     """A pod that lives for so long, read five times in between, and ends at NOW + life."""
     costs.on_pod(None, trim_pod(raw(name, **pod)), NOW, WALL)
     for part in range(1, 6):
-        stalled = lost * part / 5 if pressure else None
-        costs.read({f"uid-{name}": PodReading(work * part / 5, stalled, stalled, memory * part / 5)}, tasks_per_cpu)
+        stalled, used = lost * part / 5 if pressure else None, work * part / 5
+        reading = PodReading(used, stalled, stalled, memory * part / 5, peak * used)
+        costs.read({f"uid-{name}": reading}, tasks_per_cpu)
     costs.ended(f"uid-{name}", NOW, NOW + life)
     shown_ended(costs, name, NOW + life, **pod)
 
@@ -82,6 +83,15 @@ def test_a_quota_is_no_contention():
     for i in range(20):
         run(costs, f"p{i}", work=4.0, life=8.0, lost=7.0, limit="500m")
     assert cost_of(costs, limit="500m").share == pytest.approx(0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("limit, peak", [(None, 4.0), ("1", 1.0), ("2", 2.0), ("8", 4.0)])
+def test_a_pod_uses_no_more_cores_while_it_computes_than_its_quota_gives(limit, peak):
+    """Four threads; a quota of one CPU lets them run for a quarter of each period, and others for the rest of it."""
+    costs = PodCosts()
+    for i in range(20):
+        run(costs, f"p{i}", work=4.0, life=10.0, lost=0.0, peak=4.0, limit=limit)
+    assert cost_of(costs, limit=limit).variance == pytest.approx(0.4 * (peak - 0.4), rel=0.01)
 
 
 def test_life_begins_when_kubelet_takes_the_pod_in():
