@@ -134,6 +134,22 @@ def test_what_pods_use_while_they_compute_is_the_mean_over_what_they_compute():
     assert estimate({KIND.key: ended(3.0, 10.0, 0.0)}, KIND).variance is None, "an older agent does not say"
 
 
+@pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.parametrize("known", range(4))
+def test_a_group_of_which_it_is_not_known_says_nothing_of_it(known, endless):
+    """Pods of the kind itself have run only, or had older agents; pods of others with its images compute on 4 cores."""
+    kind = Kind(("a@1", "a", "i", "j", ""), endless)
+    table = {key: ended(3.0, 10.0, 4.0 if group == known else 0.0) for group, key in enumerate(kind.keys[:4])}
+    assert estimate(table, kind).variance == pytest.approx(0.3 * 3.7)
+
+
+def test_pods_that_run_without_end_compute_as_those_with_their_images_that_have_ended():
+    kind = Kind(("a@1", "a", "i", "j", ""), True)
+    running = KindSums.of_running(PodMeasurement(30.0, 100.0, 100.0, 0.0, False, recent=0.3))
+    table = {"a@1": running, "a": running, "i": ended(3.0, 10.0, 4.0), "j": ended(3.0, 10.0, 4.0)}
+    assert estimate(table, kind).variance == pytest.approx(0.3 * 3.7)
+
+
 def test_starts_and_ends_make_pods_dearer_and_not_less_steady():
     plain, with_start = (estimate({KIND.key: ended(3.0, 10.0, 1.0, started)}, KIND) for started in (0.0, 2.0))
     assert with_start.share == pytest.approx(0.5)

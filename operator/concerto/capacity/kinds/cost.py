@@ -161,7 +161,8 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
         share += part * ((sums.work + sums.started) / sums.held - share)
         own_share += part * (sums.work / sums.held - own_share)
         work += part * (mean_work - work)
-        peak += part * (_peak(sums) - peak)
+        if its_own := _peak(sums):
+            peak += (part if peak else 1.0) * (its_own - peak)
         held += part * (mean_held - held)
         memory += part * (mean_memory - memory)
         deviation += part * (spread - deviation)
