@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -351,6 +352,13 @@ def test_a_table_is_published_again_when_a_decision_may_change_by_it():
     assert not has_changed(before, table_of(*[ended(2.0, 4.0)] * 11))
     assert has_changed(before, table_of(*[ended(2.3, 4.0)] * 10))
     assert has_changed(before, table_of(*[ended(2.0, 4.0)] * 10, kind=WEB))
+
+
+def test_a_table_is_published_again_when_pods_compute_on_other_cores_than_before():
+    """How far nodes are filled depends on it."""
+    on_two, on_four = (table_of(*[replace(ended(2.0, 4.0), peak_work=2.0 * peak)] * 10) for peak in (2.0, 4.0))
+    assert has_changed(on_two, on_four)
+    assert not has_changed(on_two, on_two)
 
 
 def test_the_costliest_kinds_come_first_in_words():

@@ -137,6 +137,7 @@ def _costs(sums: KindSums) -> tuple[float, ...]:
         float(sums.ended > 0.0),
         (sums.work + sums.started) / held,
         sums.work / ended,
+        sums.peak_work / max(sums.work, 1e-9),
         sums.memory / ended,
         sums.max_memory,
         *now,
