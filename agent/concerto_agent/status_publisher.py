@@ -183,7 +183,7 @@ class StatusPublisher:
             tasks.create_task(self._keep_published(self._publish_subspace, self._subspace_offered, own_object_synced))
 
     async def _keep_published(
-        self, publish: Callable[[Measured], Awaitable[None]], offered: asyncio.Event, own_object_synced: asyncio.Event
+        self, publish: Callable[[Measured], Awaitable[bool]], offered: asyncio.Event, own_object_synced: asyncio.Event
     ) -> None:
         failures, begun = 0, self._timing.clock()
         while True:
@@ -195,8 +195,8 @@ class StatusPublisher:
             if self._measured is None or not own_object_synced.is_set() or pods_missing:
                 continue  # it is not known yet what to measure, or which pods count
             try:
-                await publish(self._measured)
-                failures = 0
+                if await publish(self._measured):
+                    failures = 0
             except (KubeError, NodeMissing) as error:
                 self._counters.failed[type(error).__name__] += 1
                 if failures == 0:
@@ -269,7 +269,8 @@ class StatusPublisher:
             return replace(self._published.status, conditions=tuple(merged))
         return merged
 
-    async def _publish_status(self, measured: Measured) -> None:
+    async def _publish_status(self, measured: Measured) -> bool:
+        """Write the status if it is worth it; returns whether it was written."""
         status = self._status(measured)
         now = self._timing.clock()
         measured_at = -math.inf if measured.at is None else measured.at
@@ -281,7 +282,7 @@ class StatusPublisher:
             reason = "Conditions" if condition_states(status) != self._written_states else None
             raw = {"conditions": status}
         if reason is None:
-            return
+            return False
         self.allowed_at = now + publish.min_interval_seconds
         written = await self._writer.write_status(NODE_CAPACITIES, raw)
         self._counters.published[reason] += 1
@@ -292,6 +293,7 @@ class StatusPublisher:
             self._published = Published(status, measured_at, now, now + measured.settings.heartbeat_seconds * jitter)
         else:
             self._written_states = condition_states(status)
+        return True
 
     async def _recall(self) -> None:
         found = await self._writer.read(SUBSPACE_SNAPSHOTS)
@@ -304,14 +306,15 @@ class StatusPublisher:
         if status is not None:
             self._sources.recall_kinds(status.kinds, max(0.0, self._timing.wall() - status.observed_at))
 
-    async def _publish_subspace(self, measured: Measured) -> None:
+    async def _publish_subspace(self, measured: Measured) -> bool:
+        """The same for the model."""
         now, publish = self._timing.clock(), self._publish_settings()
         if not measured.fresh or measured.wall is None:
-            return
+            return False
         # Pods of a kind that nobody knows wait for what the first of them shows
         due = self._subspace_at + publish.min_interval_seconds if self._sources.kinds_news() else self._subspace_due
         if now < due:
-            return
+            return False
         if not self._recalled:
             # What is written replaces what is there: read it first, or a restart would forget what pods cost
             await self._recall()
@@ -320,8 +323,9 @@ class StatusPublisher:
         context = StatusContext(self._info, (), measured.wall, 1, self._timing.wall(), before=self._subspace_conditions)
         status = build_subspace(measured.report, 0, measured.settings, context, self._sources.kinds())
         if not should_publish_subspace(self._published_subspace, status, publish, now):
-            return
+            return False
         written = await self._writer.write_status(SUBSPACE_SNAPSHOTS, status.to_raw())
         self._counters.published["Subspace"] += 1
         self._subspace_conditions = written["status"]["conditions"]
         self._published_subspace = PublishedSubspace(status, now)
+        return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
@@ -64,6 +65,23 @@ async def test_what_pods_cost_is_published_while_the_capacity_is_not(tmp_path, h
     publisher.offer(run.second())
     await eventually(lambda: api.asked[SUBSPACE_SNAPSHOTS.kind] == 1)
     assert api.asked[NODE_CAPACITIES.kind] == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_model_that_is_refused_is_tried_less_and_less_often(tmp_path, monkeypatch):
+    """What is offered while it is not time for the next look is no success."""
+    api, run, failures = Api(NODE_CAPACITIES.kind, hangs=False), Run(Machine(tmp_path)), []
+    monkeypatch.setattr(StatusPublisher, "_backoff", lambda self, number, error: failures.append(number) or 0.0)
+    publisher, running = started(api)
+    measured = [run.second() for _ in range(3)]
+    for number, each in enumerate(measured, 1):
+        for due in (math.inf, -math.inf):
+            publisher._subspace_due = due
+            publisher.offer(each)
+            await eventually(lambda: not publisher._subspace_offered.is_set())
+        await eventually(lambda number=number: len(failures) == number)
+    assert failures == [0, 1, 2]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
