@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import resource
+
+log = logging.getLogger(__name__)
 
 
 def raise_open_files_limit() -> None:
@@ -10,6 +13,14 @@ def raise_open_files_limit() -> None:
 
     Containers often begin with 1,024 (containerd 2 sets no limit, and systemd's is that). Each connection takes one of
     them, and an agent has four for each pod.
+
+    Where the kernel refuses, the limit stays. It takes none above the sysctl fs.nr_open, which may be lower than when
+    the container was started. Source: Linux, kernel/sys.c, do_prlimit.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now == most:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ValueError, OSError) as error:
+        log.warning("no more than %d files can be open at a time: %s", now, error)
