@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 
 from concerto.api.pod_kind import Kind
 from concerto.capacity.kinds.cost import Cost, estimate
-from concerto.capacity.kinds.merging import merged, possible
+from concerto.capacity.kinds.merging import merged, possible, read_rows
 from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.settings import KindSettings
-from concerto.capacity.kinds.sums import KindSums, PodMeasurement
+from concerto.capacity.kinds.sums import FIELDS, KindSums, PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds
 
 UNKNOWN = KindSettings().head_room
 
@@ -177,3 +180,31 @@ def test_whatever_is_said_of_it_a_node_is_filled_to_some_number_and_what_others_
 def test_one_of_many_nodes_that_lies_about_it_makes_little_difference():
     rows = np.array([ended(3.0, 10.0, 1.0)] * 9 + [ended(3.0, 10.0, 64.0)])
     assert peak_of(merged(rows)) <= 1.4
+
+
+SINGLE_THREAD = [64.0, 1600.0, 40000.0, 1640.0, 1640.0]
+"""What an agent of a former version publishes: 64 pods of 25 CPU seconds, the third number being their squares."""
+
+
+def test_squares_of_cpu_time_that_a_former_version_has_published_are_not_taken_for_cores():
+    """They were, and pods of one thread that always compute had been placed 7 to 4 CPUs."""
+    old = KindSums.from_list(SINGLE_THREAD)
+    _, rows = read_rows([("a@1", tuple(SINGLE_THREAD))])
+    assert old == KindSums(*rows[0].tolist())
+    assert estimate({"a@1": old}, KIND).variance is None
+    with pytest.raises(ValueError, match="18 numbers"):
+        KindSums.from_list([0.0] * 18)
+
+
+def test_an_agent_goes_on_with_what_a_former_version_has_published():
+    kinds = NodeKinds()
+    kinds.recall({KIND.key: KindSums.from_list(SINGLE_THREAD)}, 0.0, 0.0)
+    assert filled(replace(estimate(kinds.table((), 0.0), KIND), memory=0.0))[0] < 1.07
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=len(FIELDS), max_size=len(FIELDS)))
+def test_what_is_published_is_read_again_in_both_ways(numbers):
+    sums = KindSums(*(float(f"{n:.4g}") for n in numbers))
+    assert KindSums.from_list(sums.to_list()) == sums
+    found = read_rows([("a", tuple(sums.to_list()))])
+    assert found is not None and KindSums(*found[1][0].tolist()) == sums

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from concerto.api.subspacesnapshot import KindEntry
 from concerto.capacity.kinds.cost import PRIOR_SHARE
 from concerto.capacity.kinds.settings import KindSettings
-from concerto.capacity.kinds.sums import FIELDS, MAX_SUM, KindSums
+from concerto.capacity.kinds.sums import FIELDS, MAX_SUM, PEAK_WORK, PUBLISHED, KindSums
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _FADING = FIELDS.index("running")
 
 _INDEX = {name: index for index, name in enumerate(FIELDS)}
 _ENDED, _HELD, _WORK, _STARTED, _MEMORY = (_INDEX[n] for n in ("ended", "held", "work", "started", "memory"))
-_PEAK_WORK, _MEMORY_SQUARED, _MAX_MEMORY = (_INDEX[n] for n in ("peak_work", "memory_squared", "max_memory"))
+_MEMORY_SQUARED, _MAX_MEMORY = _INDEX["memory_squared"], _INDEX["max_memory"]
 _RUNNING, _RUNNING_WORK, _RUNNING_HELD = (_INDEX[n] for n in ("running", "running_work", "running_held"))
 _RUNNING_MEMORY, _MAX_RUNNING_WORK = _INDEX["running_memory"], _INDEX["max_running_work"]
 _MAX_RUNNING_HELD, _MAX_RUNNING_RECENT = _INDEX["max_running_held"], _INDEX["max_running_recent"]
@@ -38,21 +38,22 @@ _MEANS = [_INDEX[name] for name in ("work", "peak_work", "started", "held", "lif
 _SQUARES = ((_MEANS.index(_MEMORY), _MEMORY_SQUARED),)
 _MAXIMA = (_MAX_MEMORY, _MAX_RUNNING_WORK, _MAX_RUNNING_HELD, _MAX_RUNNING_RECENT)
 _SUMMED = [index for index in range(len(FIELDS)) if index not in _MAXIMA]
-_ZEROS = (0.0,) * len(FIELDS)
+_ZEROS = (0.0,) * PUBLISHED
 
 
 def read_rows(entries: Sequence[KindEntry]) -> tuple[list[str], Floats] | None:
     """Keys and sums of a published table; None if something in it is odd, so that it has to be read entry by entry."""
-    width = len(FIELDS)
     keys = [key for key, _ in entries]
     try:
         sums = np.array([(*numbers, *_ZEROS[len(numbers) :]) for _, numbers in entries])
-        is_odd = sums.shape != (len(keys), width) or sums.dtype.kind not in "fi" or len({*keys}) != len(keys)
+        is_odd = sums.shape != (len(keys), PUBLISHED) or sums.dtype.kind not in "fi" or len({*keys}) != len(keys)
     except (TypeError, ValueError):
         return None
     if is_odd or not ((sums >= 0.0) & (sums <= MAX_SUM)).all():
         return None
-    return keys, sums.astype(np.float64, copy=False)
+    sums = sums.astype(np.float64, copy=False)
+    sums[:, PEAK_WORK] = sums[:, -1]
+    return keys, sums[:, :-1]
 
 
 def possible(sums: Floats, cores: float, memory: float) -> Floats:
@@ -80,7 +81,7 @@ def possible(sums: Floats, cores: float, memory: float) -> Floats:
     sums[:, _MAX_RUNNING_RECENT] = np.minimum(sums[:, _MAX_RUNNING_RECENT], cores)
     most = np.maximum(cores * sums[:, _HELD], 1e-9)
     _scale_work(sums, 1.0 / np.maximum(1.0, (sums[:, _WORK] + sums[:, _STARTED]) / most))
-    sums[:, _PEAK_WORK] = np.minimum(sums[:, _PEAK_WORK], cores * sums[:, _WORK])
+    sums[:, PEAK_WORK] = np.minimum(sums[:, PEAK_WORK], cores * sums[:, _WORK])
     return sums
 
 
@@ -88,7 +89,7 @@ def _scale_work(sums: Floats, factor: Floats) -> None:
     """Change the CPU time of pods that have ended by a factor for each row."""
     sums[:, _WORK] *= factor
     sums[:, _STARTED] *= factor
-    sums[:, _PEAK_WORK] *= factor
+    sums[:, PEAK_WORK] *= factor
 
 
 def weights(sums: Floats) -> Floats:

@@ -207,27 +207,36 @@ class KindSums(NamedTuple):
         return self.scaled(1.0 - FORGET_PER_POD).plus(KindSums.of_ended(pod))
 
     def to_list(self, digits: int = 4) -> list[float]:
-        """As numbers in the order of ``FIELDS``, rounded to significant digits; zeros at the end left out."""
-        numbers = [_significant(v, digits) for v in self]
+        """As they are published: numbers rounded to significant digits, zeros at the end left out.
+
+        They have the order of ``FIELDS`` but for ``peak_work``, which comes last. In its place is a 0: agents of former
+        versions publish squares of CPU time there, which would be taken for pods that compute on all CPUs.
+        """
+        numbers = [_significant(v, digits) for v in (*self[:PEAK_WORK], 0.0, *self[PEAK_WORK + 1 :], self.peak_work)]
         while numbers and not numbers[-1]:
             numbers.pop()
         return numbers
 
     @classmethod
     def from_list(cls, numbers: Sequence[float]) -> Self:
-        """The reverse of ``to_list``.
+        """The reverse of ``to_list``; a table of a former version does not say what ``peak_work`` is.
 
         Raises:
-            ValueError: more numbers than fields, or one that is negative, not finite, or larger than any sum can be.
+            ValueError: more numbers than are published, or one that is negative, not finite, or larger than any sum can
+                be.
         """
-        if len(numbers) > len(FIELDS):
-            raise ValueError(f"{len(numbers)} numbers, expected at most {len(FIELDS)}")
+        if len(numbers) > PUBLISHED:
+            raise ValueError(f"{len(numbers)} numbers, expected at most {PUBLISHED}")
         if any(not 0.0 <= n <= MAX_SUM for n in numbers):
             raise ValueError(f"a sum is not between 0 and {MAX_SUM:g}")
-        return cls(*map(float, numbers))
+        *fields, peak_work = (*map(float, numbers), *[0.0] * (PUBLISHED - len(numbers)))
+        return cls(*fields)._replace(peak_work=peak_work)
 
 
 FIELDS = KindSums._fields
+PEAK_WORK = FIELDS.index("peak_work")
+PUBLISHED = len(FIELDS) + 1
+"""Numbers that an entry of a published table has at most."""
 _FADING = FIELDS.index("running")
 
 

@@ -37,7 +37,9 @@ class NodeKinds:
         """
         for key, sums in bounded(table, MAX_ENTRIES).items():
             known = self._sums.get(key, KindSums()).after(now - self._at.get(key, now))
-            self._sums[key], self._at[key] = known.plus(sums.only_ended().after(age_seconds)), now
+            # A former version did not say on how many cores pods compute: on one, as far as anybody knows
+            ended = sums.only_ended()._replace(peak_work=sums.peak_work or sums.work)
+            self._sums[key], self._at[key] = known.plus(ended.after(age_seconds)), now
 
     def pod_ended(self, kind: Kind, pod: PodMeasurement, now: float) -> None:
         """A pod of the kind has ended."""
