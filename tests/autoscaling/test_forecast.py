@@ -98,6 +98,15 @@ def test_a_load_that_falls_for_certain_is_told_from_others(load, falls):
     assert of(noisy(load), horizon=300.0).falls[0] == falls
 
 
+def test_a_load_that_stays_the_same_does_not_fall_by_how_numbers_are_rounded():
+    """Such as the length of a queue. A load of 0.7, 1.1 or 2.3 replicas had fallen "for certain", and one of 4 not."""
+    loads = np.array([0.3, 0.7, 1.1, 2.3, 3.3, 10.0, 33.3])
+    rest = np.tile(loads[:, None], (1, 100))
+    got = of(np.hstack([0.5 * rest[:, :10], rest]), horizon=300.0)
+    assert not got.falls.any()
+    assert (got.upper > got.expected + 1.0).all(), "each has its room for what nothing announces"
+
+
 def test_days_show_that_a_fall_need_not_last():
     falling = noisy(np.linspace(8, 4, 40))
     young, old = (of(falling, horizon=300.0, earlier=Earlier(past=days([4.0] * n))).falls[0] for n in (70, 864))

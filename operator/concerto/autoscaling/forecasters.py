@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+_ROUNDED = 1e-6
+"""Slope by which a line may be off that leads through equal samples, in parts of its level: they have no noise."""
+
 
 @dataclass(frozen=True)
 class Trend:
@@ -73,7 +76,8 @@ class Line:
         """Where the slope is below zero by more than ``errors`` standard errors, and no sample is missing."""
         with np.errstate(invalid="ignore", divide="ignore"):
             steepest = self.slope + errors * noise / np.sqrt(self.spread)
-        return np.asarray((steepest < 0.0) & (self.count >= self.window))
+            falls = steepest < -_ROUNDED * np.abs(self.level)
+        return np.asarray(falls & (self.count >= self.window))
 
     def upper_end(self, noise: Floats, errors: float) -> Floats:
         """Upper end of where it stands while it `surely_falls`: then nothing rises from there. Infinite elsewhere."""
