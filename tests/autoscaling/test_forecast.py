@@ -105,6 +105,7 @@ def test_a_load_that_stays_the_same_does_not_fall_by_how_numbers_are_rounded():
     got = of(np.hstack([0.5 * rest[:, :10], rest]), horizon=300.0)
     assert not got.falls.any()
     assert (got.upper > got.expected + 1.0).all(), "each has its room for what nothing announces"
+    assert not line(rest, 20).trend(rest).rises.any(), "so the same errors count for each"
 
 
 def test_days_show_that_a_fall_need_not_last():

@@ -290,7 +290,7 @@ def _candidates(basis: _Basis, models: Sequence[str], seasons: Sequence[Seasons]
         past, now_ = _at_least(trend.peak(ahead), sudden_past), _at_least(trend.peak(steps, -1), sudden)
         if trend.reach < settings.long_window:
             past, now_ = np.minimum(past, most), np.minimum(now_, most[:, -1])
-        yield _Candidate(name, past, now_, trend.level, trend.slope > 0)
+        yield _Candidate(name, past, now_, trend.level, trend.rises)
     for season in seasons if "Seasonal" in models else ():
         at: Floats = now - settings.step_seconds * np.arange(series.shape[1], dtype=float)[::-1]
         past = seasonal_peak(recent, at, ahead * settings.step_seconds, season)

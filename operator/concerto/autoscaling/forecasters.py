@@ -40,6 +40,11 @@ class Trend:
         rise = np.maximum(self.slope[:, index], 0.0) * np.minimum(steps, self.reach)
         return np.asarray(self.level[:, index] + rise)
 
+    @property
+    def rises(self) -> NDArray[np.bool_]:
+        """Where the slope is above zero, objects x samples."""
+        return np.asarray(self.slope > _ROUNDED * np.abs(self.level))
+
     def at_most(self, level: Floats) -> Trend:
         """The same with no level above this one."""
         return Trend(np.fmin(self.level, level), self.slope, self.reach)
