@@ -108,12 +108,6 @@ def test_a_load_that_stays_the_same_does_not_fall_by_how_numbers_are_rounded():
     assert not line(rest, 20).trend(rest).rises.any(), "so the same errors count for each"
 
 
-def test_days_show_that_a_fall_need_not_last():
-    falling = noisy(np.linspace(8, 4, 40))
-    young, old = (of(falling, horizon=300.0, earlier=Earlier(past=days([4.0] * n))).falls[0] for n in (70, 864))
-    assert (young, old) == (True, False)
-
-
 def test_a_load_that_falls_for_certain_needs_less_room():
     falling, level = noisy(np.linspace(8, 4, 40)), noisy(np.full(40, 4.0))
     room = [got.upper[0] - got.expected[0] for got in (of(falling, horizon=300.0), of(level, horizon=300.0))]

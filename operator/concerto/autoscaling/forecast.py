@@ -56,7 +56,7 @@ class Forecasts:
         under_percent: share of that error that was too low, percent.
         persistence_percent: the same error of the assumption that nothing changes.
         samples: errors these figures are taken from.
-        falls: the load falls for certain, and the object is young: days show that a fall need not last.
+        falls: the load falls for certain.
     """
 
     expected: Floats
@@ -98,7 +98,6 @@ class _Basis:
         surprise: replicas that a load of one replica may grow by without warning.
         spread: noise of a sample, objects x samples.
         lines: least-squares lines by window.
-        falls: as in `Forecasts`.
         settings: constants.
     """
 
@@ -109,7 +108,6 @@ class _Basis:
     surprise: Floats
     spread: Floats
     lines: Mapping[int, Line]
-    falls: NDArray[np.bool_]
     settings: ForecastSettings
 
 
@@ -180,9 +178,6 @@ def _basis(series: Floats, horizon_seconds: Floats, settings: ForecastSettings, 
     turns = {*settings.onset_windows, *settings.turn_windows, *settings.fall_windows}
     windows = {*turns, *settings.linear_windows, settings.long_window}
     lines = {window: line(series, window) for window in windows}
-    falls = now_falls(lines, spread, settings.fall_windows, settings.fall_errors)
-    if past is not None:
-        falls &= np.isfinite(past.values).sum(axis=1) < settings.risen_samples
     return _Basis(
         series,
         steps,
@@ -191,7 +186,6 @@ def _basis(series: Floats, horizon_seconds: Floats, settings: ForecastSettings, 
         surprise(lines, spread, horizon_seconds, paid_seconds, past, settings),
         spread,
         lines,
-        falls,
         settings,
     )
 
@@ -226,7 +220,7 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
         under_percent=share_under(error),
         persistence_percent=weighted_error(unchanged, actual),
         samples=np.isfinite(error).sum(axis=1),
-        falls=basis.falls,
+        falls=now_falls(basis.lines, basis.spread, settings.fall_windows, settings.fall_errors),
     )
 
 

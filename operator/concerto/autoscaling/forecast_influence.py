@@ -52,8 +52,8 @@ class ActionSettings:
         min_drop: replicas that are released before the window is over, as a share of the present ones, at least: a
             rescale that was wrong costs a start-up ...
         min_drop_replicas: ... and at least so many: of few replicas one is a large share, and noise takes it away.
-        fall_drop: while the load of a young object falls for certain, a release of this share of the replicas, one at
-            least, is worth a rescale, too.
+        fall_drop: while load falls for certain, a release of this share of the replicas, one at least, is worth a
+            rescale, too.
         hold_share: recommendations of the last part of the horizon hold in any case ...
         hold_min_seconds: ... for at least this time ...
         hold_max_seconds: ... and at most this time.
@@ -133,7 +133,7 @@ class ForecastResult:
         persistence_percent: error of the assumption that nothing changes.
         samples: forecasts that were tested.
         expected_before: expected demand as forecast one sample earlier; None if it is not known.
-        falls: the load falls for certain, and the object is young.
+        falls: the load falls for certain.
     """
 
     reason: str
