@@ -229,13 +229,6 @@ def test_what_is_released_early_follows_from_the_upper_end_and_the_cost_of_a_res
     assert few.min_drop == 2.0
 
 
-def test_while_the_load_falls_for_certain_one_replica_of_few_is_released_early():
-    result = ForecastResult("ForecastActive", "Linear", 3.0, 5.7, 135.0, falls=True)
-    action = replace(ACTION, fall_drop=0.2)
-    few, many = (with_hold(Bounds(50), result, action, None, current).release for current in (4, 20))
-    assert (few.min_drop, many.min_drop) == (1.0, 4.0)
-
-
 def test_the_longer_pods_take_the_more_room_is_used_for_what_is_unlikely():
     action = ActionSettings(rise_room=4.0, rise_room_power=0.5)
     assert [action.upper_room(seconds) for seconds in (33.75, 135.0, 540.0)] == [2.0, 4.0, 8.0]

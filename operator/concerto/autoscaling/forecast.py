@@ -31,7 +31,6 @@ from concerto.autoscaling.margins import (
     critical_fractile,
     decision_cost,
     margins,
-    now_falls,
     share_that_came,
     share_under,
     surprise,
@@ -56,7 +55,6 @@ class Forecasts:
         under_percent: share of that error that was too low, percent.
         persistence_percent: the same error of the assumption that nothing changes.
         samples: errors these figures are taken from.
-        falls: the load falls for certain.
     """
 
     expected: Floats
@@ -70,7 +68,6 @@ class Forecasts:
     under_percent: Floats
     persistence_percent: Floats
     samples: NDArray[np.int64]
-    falls: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -175,8 +172,7 @@ def _basis(series: Floats, horizon_seconds: Floats, settings: ForecastSettings, 
     tested = np.clip(np.round(np.minimum(steps, np.maximum(2, span // 2))), 1, None).astype(int)
     paid_seconds = np.maximum(horizon_seconds, settings.surplus_seconds)
     spread = noise(series, settings.noise_window)
-    turns = {*settings.onset_windows, *settings.turn_windows, *settings.fall_windows}
-    windows = {*turns, *settings.linear_windows, settings.long_window}
+    windows = {*settings.onset_windows, *settings.turn_windows, *settings.linear_windows, settings.long_window}
     lines = {window: line(series, window) for window in windows}
     return _Basis(
         series,
@@ -220,7 +216,6 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
         under_percent=share_under(error),
         persistence_percent=weighted_error(unchanged, actual),
         samples=np.isfinite(error).sum(axis=1),
-        falls=now_falls(basis.lines, basis.spread, settings.fall_windows, settings.fall_errors),
     )
 
 
@@ -274,8 +269,7 @@ def _candidates(basis: _Basis, models: Sequence[str], seasons: Sequence[Seasons]
     most = np.minimum.reduce([lines[w].upper_end(spread, settings.turn_errors) for w in settings.turn_windows])
     trends: list[tuple[str, Trend]] = []
     if "Linear" in models:
-        drawn = [lines[window].trend(series, least=settings.slope_samples) for window in settings.linear_windows]
-        trends += [("Linear", each.at_most(recent)) for each in drawn]
+        trends += [("Linear", lines[window].trend(series).at_most(recent)) for window in settings.linear_windows]
         # Load that jumps about is better met at its mean than followed
         trends.append(("Linear", lines[settings.long_window].trend(series, whole=True)))
     if "Holt" in models:

@@ -52,8 +52,6 @@ class ActionSettings:
         min_drop: replicas that are released before the window is over, as a share of the present ones, at least: a
             rescale that was wrong costs a start-up ...
         min_drop_replicas: ... and at least so many: of few replicas one is a large share, and noise takes it away.
-        fall_drop: while load falls for certain, a release of this share of the replicas, one at least, is worth a
-            rescale, too.
         hold_share: recommendations of the last part of the horizon hold in any case ...
         hold_min_seconds: ... for at least this time ...
         hold_max_seconds: ... and at most this time.
@@ -66,7 +64,6 @@ class ActionSettings:
     min_rise_before: float = 0.5
     min_drop: float = 0.25
     min_drop_replicas: float = 2.0
-    fall_drop: float = 0.2
     hold_share: float = 0.15
     hold_min_seconds: float = 45.0
     hold_max_seconds: float = 300.0
@@ -78,11 +75,6 @@ class ActionSettings:
     def hold_seconds(self, horizon_seconds: float) -> float:
         """How long recommendations hold in any case, for this horizon."""
         return min(max(self.hold_share * horizon_seconds, self.hold_min_seconds), self.hold_max_seconds)
-
-    def released_at_once(self, current: int, *, falls: bool) -> float:
-        """Replicas that are worth an early release, at least; ``falls``: the load falls for certain."""
-        least = max(self.min_drop_replicas, self.min_drop * current)
-        return min(least, max(1.0, self.fall_drop * current)) if falls else least
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,6 @@ class ForecastResult:
         persistence_percent: error of the assumption that nothing changes.
         samples: forecasts that were tested.
         expected_before: expected demand as forecast one sample earlier; None if it is not known.
-        falls: the load falls for certain.
     """
 
     reason: str
@@ -146,7 +137,6 @@ class ForecastResult:
     persistence_percent: float | None = None
     samples: int = 0
     expected_before: float | None = None
-    falls: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -216,7 +206,7 @@ def with_hold(
     level = result.upper / (1.0 + action.upper_room(result.horizon_seconds) * bounds.tolerances.scale_up)
     release = Release(
         min(math.ceil(level - 1e-9), MAX_REPLICAS),
-        action.released_at_once(current, falls=result.falls),
+        max(action.min_drop_replicas, action.min_drop * current),
         action.hold_seconds(result.horizon_seconds),
     )
     return replace(bounds, release=release)
@@ -316,7 +306,6 @@ def _result(subject: Subject, found: Forecasts, row: int, now: float, stale_seco
         int(found.samples[row]),
         # Demand that is certain needs no second sample
         _finite(found.expected_before[row]) if known and not subject.min_demand else None,
-        bool(found.falls[row]),
     )
 
 

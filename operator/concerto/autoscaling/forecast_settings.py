@@ -22,14 +22,13 @@ class ForecastSettings:
         surprise_powers: ... it grows with these powers of the load (a small one can more easily double) and of the
             horizon ...
         surprise_samples: ... and weighs as much as so many seen errors.
-        falling: share of it that a young object keeps while its load falls for certain ...
-        falling_errors: ... by so many standard errors, over one of the linear windows.
+        falling: share of it that is left while load falls for certain ...
+        falling_errors: ... by so many standard errors, over the first of the linear windows.
         risen: quantile of the rises in the long history that stands in for `surprise` where it is less ...
         risen_min: ... down to this share of it ...
         risen_samples: ... and wholly so once the history holds so many.
         long_window: samples of the one line whose level may lie above what is seen now.
-        min_samples: fewer are a warm-up.
-        slope_samples: with fewer a line has a level and no slope, because it would follow their noise.
+        min_samples: fewer are a warm-up: lines through a few samples follow their noise.
         recent: samples of which no mean may be exceeded by a level: after a drop the past must not hold replicas up.
         noise_window: samples that the noise of one is taken from.
         onset_windows: samples of the lines that detect a sudden rise ...
@@ -42,8 +41,6 @@ class ForecastSettings:
         turn_windows: samples of the lines that show that a rise is over ...
         turn_errors: ... and standard errors by which they have to fall.
         recurring_rise: share of the load by which every season must have risen for a recurring rise.
-        fall_windows: samples of the lines that show that replicas may be released early one at a time ...
-        fall_errors: ... and standard errors by which they have to fall.
         plausible: no forecast is above so many times the highest known demand, and one replica.
     """
 
@@ -58,14 +55,13 @@ class ForecastSettings:
     surprise_seconds: float = 135.0
     surprise_powers: tuple[float, float] = (0.25, 0.15)
     surprise_samples: float = 12.0
-    falling: float = 0.0
+    falling: float = 0.25
     falling_errors: float = 2.5
     risen: float = 0.95
     risen_min: float = 0.5
     risen_samples: int = 72
     long_window: int = 160
-    min_samples: int = 4
-    slope_samples: int = 12
+    min_samples: int = 12
     recent: int = 4
     noise_window: int = 60
     onset_windows: tuple[int, ...] = (3, 4, 6, 8)
@@ -77,6 +73,4 @@ class ForecastSettings:
     turn_windows: tuple[int, ...] = (4, 6, 8)
     turn_errors: float = 1.5
     recurring_rise: float = 0.25
-    fall_windows: tuple[int, ...] = (20, 40)
-    fall_errors: float = 3.0
     plausible: float = 2.0

@@ -95,16 +95,15 @@ class Line:
             far = (ahead + self.behind[:, index]) ** 2 / self.spread[:, index]
             return np.asarray(np.sqrt(1.0 / self.count[:, index] + far))
 
-    def trend(self, series: Floats, *, whole: bool = False, least: int = 3) -> Trend:
-        """With fewer than ``least`` samples (three or more) there is a level (their mean), but no slope.
+    def trend(self, series: Floats, *, whole: bool = False) -> Trend:
+        """With fewer than three samples there is a level (their mean), but no slope.
 
         ``whole``: NaN where less than three quarters of the window are there.
         """
-        drawn = self.count >= least
-        level = np.where(drawn, self.level, recent_mean(series, self.window))
+        level = np.where(self.count >= 3, self.level, recent_mean(series, self.window))
         if whole:
             level = np.where(self.count >= 0.75 * self.window, level, np.nan)
-        return Trend(level, np.nan_to_num(np.where(drawn, self.slope, 0.0)), float(self.window))
+        return Trend(level, np.nan_to_num(self.slope), float(self.window))
 
 
 def line(series: Floats, window: int) -> Line:

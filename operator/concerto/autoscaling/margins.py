@@ -6,7 +6,7 @@ horizon. Source: docs/references.md, "Forecasts".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,13 +54,8 @@ def surprise(
         share = np.minimum(known / settings.risen_samples, 1.0)
         feared += share * np.nan_to_num(np.clip(risen, settings.risen_min * feared, feared) - feared)
         left += share * (1.0 - settings.falling)  # what was learned comes from falls, too
-    falls = now_falls(lines, spread, settings.linear_windows, settings.falling_errors)
+    falls = lines[settings.linear_windows[0]].surely_falls(spread, settings.falling_errors)[:, -1]
     return np.asarray(np.where(falls, left * feared, feared))
-
-
-def now_falls(lines: Mapping[int, Line], spread: Floats, windows: Iterable[int], errors: float) -> NDArray[np.bool_]:
-    """Whether one of the lines of these windows falls by more than so many standard errors now, per object."""
-    return np.asarray(np.any([lines[window].surely_falls(spread, errors)[:, -1] for window in windows], axis=0))
 
 
 def _risen(past: Past, horizon_seconds: Floats, power: float, quantile: float) -> tuple[Floats, Floats]:

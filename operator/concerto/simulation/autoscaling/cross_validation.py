@@ -21,10 +21,11 @@ from concerto.simulation.autoscaling.statistics import Difference, holm, tested,
 from concerto.simulation.autoscaling.traffic import PHASES, STEADY, Traffic, from_phases
 
 GRID = {
+    "expected_room": (0.0, 1.0),
     "rise_room": (3.0, 4.0),
-    "fall_drop": (0.2, 1.0),
+    "min_drop_replicas": (1.0, 2.0),
 }
-"""Values of `ActionSettings` that are tried; with a `fall_drop` of 1 a load that falls for certain changes nothing."""
+"""Values of `ActionSettings` that are tried."""
 _BY_MINUTE = ("p95", "mean", "idle", "pods", "demand", "forecast")
 _POD_WEIGHT, _RESCALE_WEIGHT, _RESCALES_GOAL = 4.0, 1.0, 1.2
 
