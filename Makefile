@@ -16,8 +16,7 @@ PODS ?= 150000
 # what `make lint` is to do beside the linters
 BESIDE ?=
 OVERLAY ?= manifests/overlays/default
-# processes of pytest, each with a control plane of its own; of three or more, the last one first runs what needs none:
-# faster, but on two slow CPUs pods of a flood were placed after 4 s, and not after 2
+# processes of pytest; each starts a control plane of its own
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 

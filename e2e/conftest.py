@@ -27,7 +27,6 @@ from e2e.testbed.requirements import (
     skip_without_cluster,
     summary_lines,
 )
-from e2e.testbed.spreading import SUITES, Spread, fills, scheduler, yield_to_others
 from e2e.testbed.waiting import eventually
 
 # What a test that asks for one of these fixtures needs
@@ -42,18 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _NEEDS_CLUSTER & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.apiserver)
     if hasattr(config, "workerinput"):  # what takes longest begins first, beside all else
-        items.sort(key=lambda item: (not _WITH_NODES & set(dir(item.module)), not item.nodeid.startswith(SUITES)))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Spread | None:
-    return scheduler(config, log)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    mine: dict[str, Any] = getattr(session.config, "workerinput", {})
-    if mine and fills(mine["workerid"], mine["workercount"]):
-        yield_to_others()
+        items.sort(key=lambda item: (not _WITH_NODES & set(dir(item.module)), not item.nodeid.startswith("e2e/")))
 
 
 @pytest.hookimpl(optionalhook=True)
