@@ -180,8 +180,8 @@ def find_obstacle(
 class ContainerWatcher:
     """Tells of containers that appear in pods' cgroups, of processes that enter them, and of foreign writes.
 
-    Each thing is watched first and looked at then: a process that enters between the two is seen by the look. While the
-    kernel gives no inotify instance, nothing is told, and all pods are looked at every few seconds anyway.
+    Each thing is watched first and looked at then: a process that enters between the two is seen by the look. If the
+    kernel refuses an inotify instance, no changes are reported. The pinner still checks all pods every few seconds.
     """
 
     def __init__(self, root: Path, on_change: Callable[[str], None], open_inotify: Callable[[], Inotify]) -> None:

@@ -67,8 +67,8 @@ class KubeletConfigz:
     def sets_quotas(self, by_file: bool | None) -> bool | None:
         """Whether kubelet makes CPU quotas of limits, as it last answered; None before it was asked.
 
-        An answer is not dropped when kubelet is away: quotas that it was told not to set would be written meanwhile,
-        and nobody would take them back.
+        The last answer is kept while kubelet cannot be reached. Otherwise the agent would write quotas that kubelet was
+        told not to set, and nobody would remove them.
 
         Args:
             by_file: what its configuration file says, which counts if it never answers.

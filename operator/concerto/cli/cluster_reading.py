@@ -59,7 +59,7 @@ def shortened(problems: Sequence[str]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which a terminal carries out: parts are by whoever may create objects."""
+    """The text with control characters replaced: a terminal acts on them, and users choose parts of the text."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import NO_ROWS, Filter, Plugin, Query, Reach
+from concerto.scheduling.framework import Filter, Plugin, Query, Reach
 from concerto.scheduling.nominated_room import insufficient_beside, refusal_beside
-from concerto.scheduling.state.columns import Bools, Ints, Rows, compact, union
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Ints, Rows, compact, union
 from concerto.scheduling.state.what_if import RowWhatIf
 
 Placement = tuple[PodView | None, int]

@@ -25,12 +25,10 @@ from concerto.capacity.kinds.cost import Cost
 from concerto.capacity.kinds.node_loads import NONE_HELD, Held
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Codes, Floats, Ints, Rows
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Codes, Floats, Ints, Rows
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
 from concerto.scheduling.state.reserved_loads import held_for_others
 from concerto.scheduling.state.resources import PODS
-
-NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
-from concerto.scheduling.framework import NO_ROWS, Filter, Query
+from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.gangs.gang import Gang, NotReady
 from concerto.scheduling.nominated_room import Prepared, insufficient_beside, refusal_beside
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Ints
+from concerto.scheduling.state.columns import NO_ROWS, Ints
 from concerto.scheduling.state.comparisons import TooManyComparisons
 from concerto.scheduling.state.what_if import RowWhatIf
 

@@ -197,6 +197,19 @@ async def test_what_changed_is_read_and_comes_before_what_did_not(happens, turns
     assert await served(happens) == (turns, asked)
 
 
+class Turns:
+    """Turns of keys; those of namespaces whose names begin with "stuck" hang until `release` is set."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.begun: list[tuple[str, str]] = []
+
+    async def reconcile(self, key: tuple[str, str], obj: Object | None) -> None:
+        self.begun.append(key)
+        if key[0].startswith("stuck"):
+            await self.release.wait()
+
+
 async def test_an_object_whose_turn_hangs_keeps_those_of_its_namespace_waiting_and_no_others():
     async with faulty([Collection()]) as server:
         release, turns, ended = asyncio.Event(), [], []
@@ -225,28 +238,22 @@ async def test_an_object_whose_turn_hangs_keeps_those_of_its_namespace_waiting_a
 async def test_however_many_namespaces_hang_another_one_has_its_turn_at_once():
     """Each held up all others for half a second, and the 33rd until one of them was given up."""
     async with faulty([Collection()]) as server:
-        release, turns = asyncio.Event(), list[tuple[str, str]]()
-
-        async def reconcile(key: tuple[str, str], obj: Object | None) -> None:
-            turns.append(key)
-            if key[0].startswith("stuck"):
-                await release.wait()
-
-        watched = Watched(server, Collection(), reconcile)
+        turns = Turns()
+        watched = Watched(server, Collection(), turns.reconcile)
         watched.queue.start()
         watched.queue.mark("free", "a")
         running = asyncio.create_task(watched.queue.run())
         try:
-            await eventually(lambda: turns == [("free", "a")])
+            await eventually(lambda: turns.begun == [("free", "a")])
             for number in range(60):
                 watched.queue.mark(f"stuck{number}", "a")
             await asyncio.sleep(0.2)
             marked_at = asyncio.get_running_loop().time()
             watched.queue.mark("free", "b")
-            await eventually(lambda: turns[-1] == ("free", "b"))
+            await eventually(lambda: turns.begun[-1] == ("free", "b"))
             assert asyncio.get_running_loop().time() - marked_at < 1.0
-            release.set()
-            await eventually(lambda: len(turns) == 62)
+            turns.release.set()
+            await eventually(lambda: len(turns.begun) == 62)
         finally:
             await stop(running)
 
@@ -278,28 +285,22 @@ async def test_what_has_changed_does_not_wait_for_the_regular_turns_of_all_names
 
 async def test_regular_turns_that_wait_for_namespaces_that_hang_hold_up_no_others():
     async with faulty([Collection()]) as server:
-        release, turns = asyncio.Event(), list[tuple[str, str]]()
-
-        async def reconcile(key: tuple[str, str], obj: Object | None) -> None:
-            turns.append(key)
-            if key[0].startswith("stuck"):
-                await release.wait()
-
-        watched = Watched(server, Collection(), reconcile)
+        turns = Turns()
+        watched = Watched(server, Collection(), turns.reconcile)
         watched.queue.start()
         running = asyncio.create_task(watched.queue.run())
         try:
             for name in [f"free{number}" for number in range(20)] + [f"stuck{number}" for number in range(16)]:
                 watched.queue.mark(name, "a")
-            await eventually(lambda: len(turns) == 36)
+            await eventually(lambda: len(turns.begun) == 36)
             await eventually(lambda: watched.queue._places.is_slow(["stuck15"]))
             for name in [f"stuck{number}" for number in range(16)] + [f"free{number}" for number in range(20)]:
                 obj = binding("regular", 0)
                 obj["metadata"]["namespace"] = name
                 watched.reflector.store[name, "regular"] = obj
             watched.queue._queue_all()
-            await eventually(lambda: ("free19", "regular") in turns)
-            release.set()
-            await eventually(lambda: len(turns) == 72)
+            await eventually(lambda: ("free19", "regular") in turns.begun)
+            turns.release.set()
+            await eventually(lambda: len(turns.begun) == 72)
         finally:
             await stop(running)

@@ -100,6 +100,15 @@ async def test_another_scheduler_writes_the_conditions_of_its_groups(other):
         assert await world.written() == []
 
 
+def note(world: World, status: str) -> None:
+    """Have the condition written with that status."""
+    if status == "True":
+        add(world.cluster, member("a", nodeName="n"), member("b", nodeName="n"))
+        world.status.note_changed([KEY])
+    else:
+        world.status.note(KEY, NO_CPU)
+
+
 @pytest.mark.parametrize(
     "failure",
     [refuses(401, "Unauthorized"), refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets],
@@ -109,11 +118,7 @@ async def test_another_scheduler_writes_the_conditions_of_its_groups(other):
 async def test_what_the_api_server_could_not_take_is_written_again(failure, status):
     async with faulty([failure, says(200)]) as server:
         world = World(server.session)
-        if status == "True":
-            add(world.cluster, member("a", nodeName="n"), member("b", nodeName="n"))
-            world.status.note_changed([KEY])
-        else:
-            world.status.note(KEY, NO_CPU)
+        note(world, status)
         assert [len(await world.written(seconds)) for seconds in (2.0, 4.9, 0.1, 60.0)] == [1, 0, 1, 0]
 
 
@@ -122,11 +127,7 @@ async def test_a_condition_is_not_written_again_before_the_time_that_the_api_ser
     busy = refuses(429, "TooManyRequests", {"Retry-After": "30"})
     async with faulty([busy, says(200)]) as server:
         world = World(server.session)
-        if status == "True":
-            add(world.cluster, member("a", nodeName="n"), member("b", nodeName="n"))
-            world.status.note_changed([KEY])
-        else:
-            world.status.note(KEY, NO_CPU)
+        note(world, status)
         assert [len(await world.written(seconds)) for seconds in (2.0, 29.9, 0.1, 60.0)] == [1, 0, 1, 0]
 
 

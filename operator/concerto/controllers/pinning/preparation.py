@@ -364,7 +364,7 @@ class PinningPreparation:
             async with self._place(namespace):
                 await wait_unless_leading(self._may_write)
                 path, timeout = POD_CPU_BINDINGS.path(namespace, name), self._settings.delete_timeout_seconds
-                # Once: a webhook that does not answer must not hold the place, and whoever waits for it tries again
+                # One attempt, so that a webhook without an answer does not hold the place for long; the caller retries
                 await self._session.delete(path, uid=metadata["uid"], timeout_seconds=timeout, attempts=1)
 
     def _land(self, flight: _InFlight) -> None:

@@ -7,9 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from concerto.scheduling.framework import NO_ROWS
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Ints, Rows
 from concerto.scheduling.state.pod_terms import Weighted
 from concerto.scheduling.state.row_counts import RowCounts, weighted_sum
 

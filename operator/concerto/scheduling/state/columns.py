@@ -15,6 +15,7 @@ Codes = NDArray[np.int8]
 """By row, 0 where a filter lets the node pass, else the number of its refusal, counted from 1."""
 Rows = slice | Ints
 """Rows that something is asked about: a slice for all, an array for some."""
+NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 _Entry = TypeVar("_Entry", bound=np.generic)
 

@@ -9,13 +9,12 @@ import numpy as np
 
 from concerto.api.node import NodeView
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement, integer
-from concerto.scheduling.state.columns import Bools, Ints, Rows, widened
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Ints, Rows, widened
 from concerto.scheduling.state.node_rows import NodeRows
 
 MAX_LABELS = 256
 """Labels that have a column at a time; pods choose which labels they ask for."""
 _MIN_VALUES_KEPT = 256
-_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
 class LabelColumn:
@@ -169,7 +168,7 @@ class LabelIndex:
             return np.flatnonzero(self.matching(requirements, slice(0, self._rows.size)))
         column = self.column(required.key)
         code = column.code_of.get(required.values[0])
-        rows = _NO_ROWS if code is None else column.rows_with(code)
+        rows = NO_ROWS if code is None else column.rows_with(code)
         for requirement in requirements:
             if requirement is not required and len(rows):
                 rows = rows[self.column(requirement.key).matching(requirement, rows)]

@@ -25,14 +25,13 @@ from concerto.api.volumes import (
     VolumeAttachment,
 )
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Ints, Rows
 from concerto.scheduling.state.labels import LabelIndex
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.volume_reservations import VolumeReservations
 from concerto.scheduling.state.volume_use import VolumeUse
 
-_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 MAX_REACHABLE_BYTES = 2**26
 """Of rows that volumes' node affinities accept: each volume may have one of its own that accepts all nodes."""
 
@@ -111,7 +110,7 @@ class VolumeIndex(PodIndex):
             self._reachable_version = self._labels.version
         if terms not in self._reachable:
             accepted = [self._labels.rows_in_term(term) for term in terms]
-            rows = accepted[0] if len(accepted) == 1 else np.unique(np.concatenate([_NO_ROWS, *accepted]))
+            rows = accepted[0] if len(accepted) == 1 else np.unique(np.concatenate([NO_ROWS, *accepted]))
             self._reachable_bytes += rows.nbytes
             if self._reachable_bytes > MAX_REACHABLE_BYTES:
                 self._forget_reachable()

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query
+from concerto.scheduling.framework import CountsPods, FilterDefaults, Query
 from concerto.scheduling.plugins.domains import CountsByKey, DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows, union
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Codes, Ints, Rows, union
 from concerto.scheduling.state.pod_counts import PodSelection
 
 _LACKS, _REFUSES, _IS_REFUSED = 1, 2, 3

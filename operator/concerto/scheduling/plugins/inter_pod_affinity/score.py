@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import NO_ROWS, CountsPods, Query, ScoreDefaults
+from concerto.scheduling.framework import CountsPods, Query, ScoreDefaults
 from concerto.scheduling.plugins.domains import CountsByKey
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Floats, Ints, Rows, union
+from concerto.scheduling.state.columns import NO_ROWS, Floats, Ints, Rows, union
 from concerto.scheduling.state.pod_counts import PodSelection
 from concerto.scheduling.state.pod_terms import preferring_terms
 

@@ -12,11 +12,11 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import SpreadConstraint
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query
+from concerto.scheduling.framework import CountsPods, FilterDefaults, Query
 from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows, union
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Codes, Ints, Rows, union
 from concerto.scheduling.state.pod_counts import PodSelection
 
 _SKEWED, _MISSING_LABEL = 1, 2

@@ -9,12 +9,12 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import SpreadConstraint
-from concerto.scheduling.framework import NO_ROWS, CountsPods, Query, ScoreDefaults
+from concerto.scheduling.framework import CountsPods, Query, ScoreDefaults
 from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.plugins.pod_topology_spread.filter import EligibleRows, selection_of
 from concerto.scheduling.rounding import rounded
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Floats, Ints, Rows
 from concerto.scheduling.state.pod_counts import PodSelection
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -10,12 +10,12 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
-from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach
+from concerto.scheduling.framework import FilterDefaults, Query, Reach
 from concerto.scheduling.plugins.volume_binding.claims import TOO_MANY_COMPARISONS
 from concerto.scheduling.plugins.volume_binding.matched_claims import MatchedClaims
 from concerto.scheduling.plugins.volume_binding.matching import REFUSALS
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Codes, Ints, Rows
+from concerto.scheduling.state.columns import NO_ROWS, Codes, Ints, Rows
 
 
 class VolumeBinding(FilterDefaults):

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import NO_ROWS, Query, Reach, ScoreDefaults
+from concerto.scheduling.framework import Query, Reach, ScoreDefaults
 from concerto.scheduling.plugins.volume_binding.matched_claims import MatchedClaims
 from concerto.scheduling.rounding import rounded
-from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
+from concerto.scheduling.state.columns import NO_ROWS, Bools, Floats, Ints, Rows
 
 
 class VolumeBinding(ScoreDefaults):

@@ -14,10 +14,10 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.pod_volumes import DiskPlace
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query
+from concerto.scheduling.framework import CountsPods, FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.claim_users import ClaimUsers
-from concerto.scheduling.state.columns import Codes, Ints, Rows
+from concerto.scheduling.state.columns import NO_ROWS, Codes, Ints, Rows
 from concerto.scheduling.state.volumes import VolumeIndex
 
 _ONE_POD = "ReadWriteOncePod"
