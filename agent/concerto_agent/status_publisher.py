@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import merge_conditions
+from concerto.api.doubling import doubled_wait
 from concerto.api.nodecapacity import AgentInfo, MetricsEndpoint, NodeCapacityStatus, PodEvents
 from concerto.api.subspacesnapshot import KindEntry, SubspaceSnapshot
 from concerto.api.timestamps import format_timestamp
@@ -210,7 +211,7 @@ class StatusPublisher:
 
     def _backoff(self, failures: int, error: Exception) -> float:
         settings = self._settings
-        wait = min(settings.first_backoff_seconds * 2.0 ** min(failures, 16), settings.max_backoff_seconds)
+        wait = doubled_wait(settings.first_backoff_seconds, settings.max_backoff_seconds, failures)
         return max(wait * self._timing.rng.uniform(0.5, 1.5), seconds_asked(error))
 
     def _forget_publication(self) -> None:

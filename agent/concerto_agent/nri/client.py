@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from concerto.api.doubling import doubling_waits
 from concerto_agent.nri.messages import Runtime
 from concerto_agent.nri.protobuf import WireError
 from concerto_agent.nri.session import Decide, Refused, Session
@@ -66,7 +67,7 @@ class NriClient:
     async def run(self) -> None:
         """Stay registered until cancelled."""
         loop = asyncio.get_running_loop()
-        wait, complaint = self._settings.first_wait_seconds, ""
+        waits, complaint = self._waits(), ""
         while True:
             before, began, problem = self.connections, loop.time(), ""
             try:
@@ -82,12 +83,14 @@ class NriClient:
             if self.connections != before:
                 complaint = ""
                 if loop.time() - began > self._settings.max_wait_seconds:
-                    wait = self._settings.first_wait_seconds
+                    waits = self._waits()
             if problem and problem != complaint:
                 log.warning("not registered with the container runtime (%s): %s", self._settings.socket, problem)
             complaint = problem
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, self._settings.max_wait_seconds)
+            await asyncio.sleep(next(waits))
+
+    def _waits(self) -> Iterator[float]:
+        return doubling_waits(self._settings.first_wait_seconds, self._settings.max_wait_seconds)
 
     async def _connect_and_serve(self) -> None:
         """One connection, until it ends.

@@ -1,10 +1,16 @@
-"""What has failed is tried again after a wait that doubles with each failure."""
+"""What has failed is tried again after a wait that doubles with each failure.
+
+`concerto.scheduling.state.doubling_waits` differs on purpose: it forgets by itself what has not waited for long, and
+reads no clock. Here a key has failed until it succeeds or is gone, however late that is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from concerto.api.doubling import doubled_wait
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -52,7 +58,7 @@ class Backoff(Generic[_K]):
     def failed(self, key: _K, *, at_least_seconds: float = 0.0) -> float:
         """The key has failed; returns for how many seconds it is not to be tried: for as many as given at least."""
         times = self._failed[key].times if key in self._failed else 0
-        wait = max(min(self._first * 2.0 ** min(times, 32), self._max), at_least_seconds)
+        wait = max(doubled_wait(self._first, self._max, times), at_least_seconds)
         now = self._clock()
         self._failed[key] = _Failed(times + 1, now, now + wait, now + at_least_seconds)
         return wait

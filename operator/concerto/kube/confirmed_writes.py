@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from concerto.api.doubling import doubling_waits
 from concerto.kube.errors import ApiError, Conflict, KubeError, ServerError, TooManyRequests, seconds_asked
 from concerto.kube.failpoints import point
 
@@ -100,13 +101,13 @@ async def write_until_known(
     """
     settings = settings or WriteSettings()
     clock = asyncio.get_running_loop().time
-    began, backoff = clock(), settings.first_backoff_seconds
+    began = clock()
+    waits = doubling_waits(settings.first_backoff_seconds, settings.max_backoff_seconds)
     open_outcome = False  # whether an earlier attempt may have been carried out
     webhook_failures = 0
     while True:
         await wait_unless_leading(may_write)
-        wait = backoff
-        backoff = min(backoff * 2, settings.max_backoff_seconds)
+        wait = next(waits)
         point(f"before-{name}")
         try:
             written = await write()

@@ -355,7 +355,7 @@ class Reflector:
 
     async def _back_off(self, retry_after_seconds: float | None = None) -> None:
         wait = self._settings.backoff_seconds(self._failures, retry_after_seconds, random.uniform)
-        self._failures = min(self._failures + 1, 16)
+        self._failures += 1
         try:
             # Whoever wants a fresh view wants it as soon as there is a server again
             async with asyncio.timeout(wait):

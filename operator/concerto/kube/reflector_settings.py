@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from concerto.api.doubling import doubled_wait
+
 
 @dataclass(frozen=True)
 class ReflectorSettings:
@@ -40,7 +42,7 @@ class ReflectorSettings:
             retry_after_seconds: what the server asked for, if it did.
             uniform: draws a number between two.
         """
-        mean = min(self.first_backoff_seconds * 2.0**failures, self.max_backoff_seconds)
+        mean = doubled_wait(self.first_backoff_seconds, self.max_backoff_seconds, failures)
         asked = (retry_after_seconds or 0.0) * uniform(1.0, 1.5)
         return max(mean * uniform(0.0, 2.0), asked)
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import orjson
 
+from concerto.api.doubling import doubling_waits
 from concerto.kube.config import ClusterConfig
 from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
 from concerto.kube.request_bodies import (
@@ -300,7 +301,7 @@ class Session:
         timeout_seconds = timeout_seconds or self.settings.request_timeout_seconds
         may_repeat = outgoing.method in _SAFE_TO_REPEAT
         left = attempts or self.settings.attempts
-        backoff = self.settings.first_backoff_seconds
+        waits = doubling_waits(self.settings.first_backoff_seconds, self.settings.max_backoff_seconds)
         while True:
             left -= 1
             try:
@@ -323,8 +324,7 @@ class Session:
                 failure = error
             if left <= 0:
                 raise failure
-            await asyncio.sleep(wait_seconds(failure, min(backoff, self.settings.max_backoff_seconds)))
-            backoff *= 2
+            await asyncio.sleep(wait_seconds(failure, next(waits)))
 
     @asynccontextmanager
     async def stream(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
+from concerto.api.doubling import doubled_wait
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
@@ -233,8 +234,8 @@ class Queue:
             When it will be looked at again.
         """
         failures = self._failures.get(uid, 0)
-        seconds = self._settings.initial_backoff_seconds * 2.0 ** min(failures, 32)
-        ready_at = now + min(seconds, self._settings.max_backoff_seconds)
+        settings = self._settings
+        ready_at = now + doubled_wait(settings.initial_backoff_seconds, settings.max_backoff_seconds, failures)
         waiting = self._waiting.get(uid)
         if waiting is not None:
             self._failures[uid] = failures + 1

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from concerto.api.conditions import find_condition
+from concerto.api.doubling import doubling_waits
 from concerto.api.pod import PodView
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.podreservation import Assignment
@@ -222,14 +223,13 @@ class PinningPreparation:
         if flight is None:
             return
         key = (flight.assignment.namespace, pin_of(flight.assignment).binding)
-        backoff = self._settings.first_backoff_seconds
+        waits = doubling_waits(self._settings.first_backoff_seconds, self._settings.max_backoff_seconds)
         while True:
             try:
                 await self._delete(key, uid)
                 break
             except KubeError as error:
-                await asyncio.sleep(max(backoff, seconds_asked(error)))
-                backoff = min(backoff * 2, self._settings.max_backoff_seconds)
+                await asyncio.sleep(max(next(waits), seconds_asked(error)))
         self._land(flight)
 
     async def run(self) -> None:
@@ -285,7 +285,7 @@ class PinningPreparation:
     async def _create(self, body: Object, deadline: float) -> str | None:
         """Create the binding before the deadline; returns the problem, or None."""
         problem = "the API server did not take the PodCPUBinding in time"
-        backoff = self._settings.first_backoff_seconds
+        waits = doubling_waits(self._settings.first_backoff_seconds, self._settings.max_backoff_seconds)
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -307,8 +307,7 @@ class PinningPreparation:
                             await self._delete_object(found)
                         except KubeError as error:
                             asked = seconds_asked(error)
-                    await asyncio.sleep(max(backoff, asked))
-                    backoff = min(2 * backoff, self._settings.max_backoff_seconds)
+                    await asyncio.sleep(max(next(waits), asked))
         except (TimeoutError, NotWritten):
             return f"Could not create the pod's PodCPUBinding: {problem}."
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from concerto.api.doubling import doubling_waits
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.parts import SchedulerParts
@@ -50,9 +51,9 @@ class Housekeeping:
     async def run(self) -> None:
         """Delete and report until cancelled."""
         context, settings = self._context, self._settings
-        wait, report_at = settings.interval_seconds, 0.0
+        waits, report_at = self._waits(), 0.0
         while True:
-            await asyncio.sleep(wait)
+            await asyncio.sleep(next(waits))
             if context.clock() >= report_at:
                 self._reports.report_overdue_pods()
                 self._reports.report_stale_agents()
@@ -62,8 +63,8 @@ class Housekeeping:
             self._pending.requeue_pod_groups()
             self._pending.requeue(self._cluster.end_avoidance(context.clock()))
             self.release_unstarted()
-            deleted = await self._records.delete_closable()
-            wait = settings.interval_seconds if deleted else min(2 * wait, settings.max_interval_seconds)
+            if await self._records.delete_closable():
+                waits = self._waits()
             context.metrics.set_total(context.metrics.events_dropped, context.recorder.dropped)
             context.metrics.set_total(context.metrics.rejected_metrics, self._cluster.load.rejected)
 
@@ -72,6 +73,9 @@ class Housekeeping:
         now = self._context.clock()
         for pod in self._cluster.unstarted.due(now):
             self._pending.requeue(self._cluster.set_pod(pod, now))
+
+    def _waits(self) -> Iterator[float]:
+        return doubling_waits(self._settings.interval_seconds, self._settings.max_interval_seconds)
 
 
 class OverdueReports:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from concerto.api.doubling import doubled_wait
+
 
 @dataclass
 class _Attempt:
@@ -70,7 +72,7 @@ class MakingRoom:
             return math.inf
         if attempt.ended_at is None:
             attempt.ended_at = now
-        wait = min(self._settle * 2.0 ** min(attempt.number - 1, 32), self._max_settle)
+        wait = doubled_wait(self._settle, self._max_settle, attempt.number - 1)
         left = max(0.0, attempt.ended_at + wait - now)
         attempt.over = not left
         return left

@@ -1,9 +1,14 @@
-"""Waits that take twice as long each time, by what waits. Pure; time is passed in."""
+"""Waits that take twice as long each time, by what waits. Pure; time is passed in.
+
+`concerto.kube.backoff` differs on purpose: what has failed there counts as failed until it succeeds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from concerto.api.doubling import doubled_wait
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -33,7 +38,7 @@ class DoublingWaits(Generic[_K]):
         """The key waits from now on; returns until when, in seconds since the epoch."""
         self._waits = {each: wait for each, wait in self._waits.items() if now < wait[1] + self._max_seconds}
         times = self.times(key) + 1
-        until = now + min(self._first_seconds * 2.0 ** min(times - 1, 32), self._max_seconds)
+        until = now + doubled_wait(self._first_seconds, self._max_seconds, times - 1)
         self._waits[key] = times, until
         return until
 
