@@ -187,7 +187,6 @@ def test_what_is_published_is_the_local_model_and_never_the_view():
     heavy = Subspace(*decompose(batch_moment(np.full((10, 2), 0.9))), nodes=50)
     alone, reported = start().batches(5, [[0.2, 0.1]]), start().batches(5, [[0.2, 0.1]], heavy)
     assert reported.local_moments.tolist() == alone.local_moments.tolist()
-    assert reported.local_models()[1].tolist() == alone.local_models()[1].tolist()
     assert reported.signal[0] < alone.signal[0]
 
 
@@ -207,7 +206,6 @@ def test_the_local_model_is_the_weighted_svd_of_its_batches():
         u, s, _ = np.linalg.svd(np.hstack([np.sqrt(1 - w) * model, np.sqrt(w) * batch]), full_matrices=False)
         model = u * s
     assert report.local_moments[0] == pytest.approx(model @ model.T)
-    assert report.local_models()[1][0] == pytest.approx(np.linalg.svd(model)[1])
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_agents_measure_what_pods_cost_their_idle_node_to_start_and_end_as_an_ea
     policy = Concerto()
     World(setup, policy, 1).run()
     key = kind_of_job(setup.jobs[0]).key
-    measured, known = policy.agents.known_kinds()[key], earlier_run(setup)[key]
+    measured, known = policy.agents.cluster_kinds.table()[key], earlier_run(setup)[key]
     assert measured.started / measured.ended == pytest.approx(known.started / known.ended, rel=0.3)
 
 
@@ -162,5 +162,5 @@ def test_a_later_run_on_nodes_that_never_saw_the_kind_begins_with_what_the_first
     first = Concerto()
     unknown = run(first)
     # All parts are started again: what is left is what the operator had published
-    published = from_entries(to_entries(first.agents.known_kinds()))
+    published = from_entries(to_entries(first.agents.cluster_kinds.table()))
     assert run(Concerto(learned=published)) <= 0.8 * unknown

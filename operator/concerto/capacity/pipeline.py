@@ -214,10 +214,6 @@ class NodePipeline:
         """
         return self._windows.statistics(now, nodes)
 
-    def local_models(self) -> tuple[Floats, Floats]:
-        """Directions (N, m, m) and σ (N, m) of the nodes' own models, as of the last fold."""
-        return subspace.decompose(self._model.moments)
-
     # Batches
 
     def fold(self, now: float, cluster: Subspace | None = None) -> CapacityReport:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.nodecapacity import CapacityMode
-from concerto.capacity import subspace
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -93,7 +92,3 @@ class CapacityReport:
     local_moments: Floats
     samples: Ints
     dropped: Ints
-
-    def local_models(self) -> tuple[Floats, Floats]:
-        """Directions (N, m, m) and σ (N, m) of the local models."""
-        return subspace.decompose(self.local_moments)

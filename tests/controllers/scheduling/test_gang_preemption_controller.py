@@ -317,6 +317,6 @@ async def test_gangs_of_one_priority_take_turns_and_those_of_lower_ones_have_the
             now[0] = NOW + seconds
             waiting.add(key)
         now[0] = NOW + 3.0
-        assert waiting.next_due() == keys[2]
+        assert waiting._next(now[0]).key == keys[2]
         now[0] = NOW + 10.0
-        assert waiting.next_due() == keys[0]
+        assert waiting._next(now[0]).key == keys[0]

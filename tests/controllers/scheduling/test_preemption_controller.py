@@ -528,9 +528,9 @@ async def test_pods_of_a_lower_priority_have_their_turn_in_the_end():
         controller.note(pod("low", priority=1))
         now[0] += 5.0
         controller.note(pod("high", priority=9))
-        assert controller._turns.next_due()[1] == 9
+        assert controller._turns._next(now[0]).key[1] == 9
         now[0] += 5.0
-        assert controller._turns.next_due()[1] == 1
+        assert controller._turns._next(now[0]).key[1] == 1
 
 
 async def test_an_error_costs_alike_pods_their_turn_and_nobody_else():

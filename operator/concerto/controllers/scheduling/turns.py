@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Generic, TypeVar
 
+from concerto.api.doubling import doubled_wait
 from concerto.controllers.scheduling.due_lanes import Due, DueLanes
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Turns(Generic[_K]):
         self._was_overdue = False
         self._not_before: dict[_K, float] = {}
         self._rests: list[tuple[float, int, _K]] = []
-        self._idle: OrderedDict[_K, float] = OrderedDict()  # the last wait after a search in vain
+        self._idle: OrderedDict[_K, int] = OrderedDict()  # how many searches in a row were in vain
         self._pruned_at = -math.inf
         self._work = asyncio.Event()
 
@@ -108,22 +109,13 @@ class Turns(Generic[_K]):
 
     def seconds_idle(self, key: _K) -> float:
         """How long the key is to rest after one more search in vain."""
-        settings = self._settings
-        self._idle[key] = wait = min(2 * self._idle.get(key, settings.idle_seconds / 2), settings.max_idle_seconds)
-        return wait
+        searches = self._idle.get(key, 0)
+        self._idle[key] = searches + 1
+        return doubled_wait(self._settings.idle_seconds, self._settings.max_idle_seconds, searches)
 
     def end_idle(self, key: _K) -> None:
         """A search has found something."""
         self._idle.pop(key, None)
-
-    def next_due(self) -> _K | None:
-        """The key whose turn is next; None if all rest.
-
-        Each second turn goes to a key that has waited for too long, if there is one. Otherwise many keys of a high
-        priority for which nothing is found would keep all others from their turn, and the other way round.
-        """
-        found = self._next(self._clock())
-        return None if found is None else found.key
 
     async def serve(self, search: Callable[[_K], Awaitable[None]], tidy: Callable[[], None]) -> None:
         """Give each key its turn until cancelled.
@@ -155,6 +147,11 @@ class Turns(Generic[_K]):
     # --- inside
 
     def _next(self, now: float) -> Due[_K, _Lane] | None:
+        """The key whose turn is next; None if all rest.
+
+        Each second turn goes to a key that has waited for too long, if there is one. Otherwise many keys of a high
+        priority for which nothing is found would keep all others from their turn, and the other way round.
+        """
         due = [waiting for waiting in self._waiting.firsts() if waiting.due_at <= now]
         overdue = [waiting for waiting in due if now - waiting.due_at >= self._settings.max_turn_seconds]
         if overdue and not self._was_overdue:

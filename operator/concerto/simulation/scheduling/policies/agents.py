@@ -50,6 +50,7 @@ class Agents:
     Attributes:
         writes: of statuses and of what is known of kinds.
         busy_seconds: for which nodes had pods, over all nodes.
+        cluster_kinds: what the cluster knows of kinds.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class Agents:
         self._measured: list[dict[str, PodMeasurement]] = [{} for _ in world.nodes]
         self._published_kinds: list[Table] = [{} for _ in world.nodes]
         self._kinds_at = [-math.inf] * len(world.nodes)
-        self._cluster_kinds = ClusterKinds()
+        self.cluster_kinds = ClusterKinds()
         self._kind_of = {job.name: kind_of_job(job) for job in world.setup.jobs}
         if self._learned:
-            self._cluster_kinds.set_node("before", self._learned, math.inf)
+            self.cluster_kinds.set_node("before", self._learned, math.inf)
         if self._measures_kinds:
-            on_kinds(self._cluster_kinds.table())
+            on_kinds(self.cluster_kinds.table())
         count = len(world.nodes)
         self.names = node_names(count)
         limits = np.array([n.max_pods for n in world.nodes])
@@ -110,10 +111,6 @@ class Agents:
         self.writes, self.busy_seconds, self._folded_at = 0, 0.0, 0.0
         self._agent = AgentInfo("simulated", "simulated", "Machine", "Inotify")
         self.report: CapacityReport | None = None
-
-    def known_kinds(self) -> Table:
-        """What the cluster knows of kinds now."""
-        return self._cluster_kinds.table()
 
     def transition(self, change: Transition) -> None:
         """A pod's cgroup has come or gone."""
@@ -196,8 +193,8 @@ class Agents:
 
         def seen() -> None:
             size = self.world.nodes[node]
-            self._cluster_kinds.set_node(self.names[node], table, size.cores, size.memory_bytes)
-            self._on_kinds(self._cluster_kinds.table())
+            self.cluster_kinds.set_node(self.names[node], table, size.cores, size.memory_bytes)
+            self._on_kinds(self.cluster_kinds.table())
 
         if self.world.write(lambda: self.world.watch(seen)):
             self._published_kinds[node], self._kinds_at[node] = table, now
@@ -206,7 +203,7 @@ class Agents:
     def _rules(self) -> PublishSettings:
         """Where pods are placed by kind, what only units of capacity need is written less often."""
         rules = self.deadband or PublishSettings()
-        return rules.by_kind() if self._cluster_kinds.table() else rules
+        return rules.by_kind() if self.cluster_kinds.table() else rules
 
     def status(self, node: int, report: CapacityReport, now: float) -> NodeCapacityStatus:
         """What the agent could say of its node now."""

@@ -48,7 +48,7 @@ class Concerto:
         publish: the agents' deadbands.
         kinds: place by what pods cost by kind; without it every pod is one unit, as while nothing is measured of kinds.
         known: whether the kinds' costs are known, as from an earlier run on nodes that had nothing else to do.
-        learned: what the cluster knows of kinds from before, as an earlier run's ``Agents.known_kinds``.
+        learned: what the cluster knows of kinds from before, as an earlier run's agents have measured it.
         law: constants of placement by kind; None for production's.
         leaves_out_stalls: whether agents leave out the time in which a pod's tasks waited for a CPU.
         one_column: know one number of each kind, the part of a node that it takes of what it takes most of. It is
