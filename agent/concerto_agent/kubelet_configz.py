@@ -18,6 +18,7 @@ from typing import Any
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
 from concerto.kube import ClusterConfig, KubeError, Session, SessionSettings
+from concerto_agent.quotas import kubelet_sets_quotas
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class KubeletConfigz:
         self._node_name = node_name
         self._settings = settings
         self._answer: tuple[frozenset[int], bytes | None] | None = None
-        self._has_asked = False
         self._sets_quotas: bool | None = None
+        self._quotas_by_kubelet = False  # whether kubelet itself has said so
         self._last_problem = ""
 
     def reserved(self) -> frozenset[int] | None:
@@ -64,16 +65,13 @@ class KubeletConfigz:
             return None
         return self._answer[0]
 
-    def sets_quotas(self, by_file: bool | None) -> bool | None:
-        """Whether kubelet makes CPU quotas of limits, as it last answered; None before it was asked.
+    def sets_quotas(self) -> bool | None:
+        """Whether kubelet makes CPU quotas of limits, as it last answered; None before `refresh`.
 
         The last answer is kept while kubelet cannot be reached. Otherwise the agent would write quotas that kubelet was
-        told not to set, and nobody would remove them.
-
-        Args:
-            by_file: what its configuration file says, which counts if it never answers.
+        told not to set, and nobody would remove them. Kubelet's configuration file counts if kubelet never answers.
         """
-        return by_file if self._has_asked and self._sets_quotas is None else self._sets_quotas
+        return self._sets_quotas
 
     async def refresh(self, node: Mapping[str, Any]) -> None:
         """Request kubelet's settings. Without an answer, the last one is dropped.
@@ -87,7 +85,7 @@ class KubeletConfigz:
             settings = (await self._get(node))["kubeletconfig"]
             answer = parse_cpu_list(settings.get("reservedSystemCPUs") or ""), file
             if isinstance(quotas := settings.get("cpuCFSQuota"), bool):
-                self._sets_quotas = quotas
+                self._sets_quotas, self._quotas_by_kubelet = quotas, True
             if before is None or before[0] != answer[0]:
                 log.info("kubelet's reservedSystemCPUs: %s", format_cpu_list(answer[0]) or "none")
         except (KubeError, OSError) as error:
@@ -95,7 +93,8 @@ class KubeletConfigz:
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             problem = f"unexpected answer or Node ({type(error).__name__}: {error})"
         self._answer = answer  # the last one counts during the request, so that its CPUs stay reserved
-        self._has_asked = True
+        if not self._quotas_by_kubelet:
+            self._sets_quotas = kubelet_sets_quotas(self._settings.kubelet_config)
         if problem and problem != self._last_problem:
             log.warning("kubelet's /configz can't be read, so its file and the Node are used: %s", problem)
         self._last_problem = problem

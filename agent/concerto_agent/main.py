@@ -30,7 +30,7 @@ from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import Object, limits_of, trim_pod
-from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
+from concerto_agent.quotas import PodLimits
 from concerto_agent.topology_publisher import TopologySettings
 
 if TYPE_CHECKING:
@@ -164,7 +164,6 @@ def run(args: argparse.Namespace) -> int:
         return 2
     pinning = PinningSettings(
         kubelet_state=args.kubelet_state,
-        kubelet_config=args.kubelet_config,
         daemon_set=args.daemon_set,
         repair_seconds=args.repair_period,
         nri=_nri_settings(args.nri_socket),
@@ -213,20 +212,20 @@ def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSetting
     """Cpusets need the node alone; which quotas its pods had, the API server knows, and kubelet whether it sets any."""
     from concerto_agent.pinning_release import release
 
-    limits, sets_quotas, problem = None, kubelet_sets_quotas(pinning.kubelet_config), ""
+    limits, sets_quotas, problem = None, None, ""
     try:
         config = ClusterConfig.load(args.kubeconfig)
         limits, node = asyncio.run(_pods_and_node(config, args.node_name, pinning.release_timeout_seconds))
-        sets_quotas = asyncio.run(kubelets_word_on_quotas(node, config, args, certificate))
+        sets_quotas = asyncio.run(kubelet_sets_quotas(node, config, args, certificate))
         if sets_quotas is None:
             problem = (
-                f"neither kubelet nor {pinning.kubelet_config} says whether it sets CPU quotas (--kubelet-certificate, "
+                f"neither kubelet nor {args.kubelet_config} says whether it sets CPU quotas (--kubelet-certificate, "
                 "--kubelet-config)"
             )
     except (ConfigError, KubeError, TimeoutError) as error:
         problem = f"the node's pods can't be read: {error or type(error).__name__}"
     try:
-        release(where, replace(pinning, sets_quotas=lambda _: sets_quotas), time.time, limits)
+        release(where, replace(pinning, sets_quotas=lambda: sets_quotas), time.time, limits)
     except (OSError, ValueError) as error:
         print(f"concerto agent: pins are not released: {error}", file=sys.stderr)
         return 1
@@ -249,7 +248,7 @@ async def _pods_and_node(
     return limits_of(map(trim_pod, listed["items"])), node
 
 
-async def kubelets_word_on_quotas(
+async def kubelet_sets_quotas(
     node: Object, config: ClusterConfig, args: argparse.Namespace, certificate: Path
 ) -> bool | None:
     """Whether kubelet sets CPU quotas, as it answers, else as its file says; None if neither is known.
@@ -264,7 +263,7 @@ async def kubelets_word_on_quotas(
 
     configz = KubeletConfigz(config, args.node_name, ConfigzSettings(args.kubelet_config, certificate))
     await configz.refresh(node)
-    return configz.sets_quotas(kubelet_sets_quotas(args.kubelet_config))
+    return configz.sets_quotas()
 
 
 def _keep_tls_buffers_small() -> None:

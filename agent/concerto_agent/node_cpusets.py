@@ -32,7 +32,7 @@ from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.memory_writes import MemoryWrites
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings
-from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
+from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles
 from concerto_agent.topology_reader import TopologyReader
 
 log = logging.getLogger(__name__)
@@ -367,8 +367,7 @@ def open_cpusets(
     quotas = None
     if limits is not None:
         files = QuotaFiles(where.sys / "fs/cgroup" / _CPU[hierarchies.version], hierarchies.version)
-        by_file = kubelet_sets_quotas(settings.kubelet_config)
-        quotas = PodQuotas(files, limits, lambda: settings.sets_quotas(by_file))
+        quotas = PodQuotas(files, limits, settings.sets_quotas)
     return NodeCpusets(
         CpusetFiles(root, hierarchies.version),
         pods,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from concerto_agent.quotas import SetsQuotas, as_its_file_says
 
 if TYPE_CHECKING:
     from concerto_agent.nri.client import NriSettings
@@ -37,7 +36,6 @@ class PinningSettings:
 
     Attributes:
         kubelet_state: kubelet's ``cpu_manager_state``; its ``memory_manager_state`` lies beside it.
-        kubelet_config: kubelet's KubeletConfiguration.
         daemon_set: namespace and name of the DaemonSet that the agent belongs to; None: of none.
         repair_seconds: between two looks at every pod, and at the topology.
         attempts: how often a pod is looked at again whose cgroups change while they are written.
@@ -47,11 +45,10 @@ class PinningSettings:
         release_timeout_seconds: how long the API server may take to answer whether the DaemonSet is gone.
         fit: when a pod uses its CPUs as its workload type says.
         nri: how to register with the container runtime; None: it is not asked.
-        sets_quotas: whether kubelet makes CPU quotas of limits; takes what its configuration file says.
+        sets_quotas: returns whether kubelet makes CPU quotas of limits; None while that is not known.
     """
 
     kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
-    kubelet_config: Path = Path("/var/lib/kubelet/config.yaml")
     daemon_set: tuple[str, str] | None = None
     repair_seconds: float = 15.0
     attempts: int = 5
@@ -61,7 +58,7 @@ class PinningSettings:
     release_timeout_seconds: float = 5.0
     fit: FitSettings = field(default_factory=FitSettings)
     nri: NriSettings | None = None
-    sets_quotas: SetsQuotas = as_its_file_says
+    sets_quotas: Callable[[], bool | None] = lambda: None
 
 
 def kubelet_unknown(settings: PinningSettings) -> str:

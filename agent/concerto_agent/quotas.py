@@ -19,8 +19,6 @@ from concerto.api.quantities import milli
 from concerto_agent.cgroups import container_id
 from concerto_agent.files import GONE, write_file
 
-SetsQuotas = Callable[[bool | None], bool | None]
-"""Given what kubelet's configuration file says, whether kubelet makes quotas of limits; None while it is not known."""
 _MIN_QUOTA_US = 1000
 """The kernel takes none below it, and kubelet gives no smaller one."""
 
@@ -93,11 +91,6 @@ def kubelet_sets_quotas(config: Path) -> bool | None:
         return settings.get("cpuCFSQuota", True) is not False
     except (OSError, AttributeError, yaml.YAMLError):
         return None
-
-
-def as_its_file_says(by_file: bool | None) -> bool | None:
-    """Where nobody can ask kubelet itself."""
-    return by_file
 
 
 def quota_writes(now: Mapping[str, Quota], pod: str, *, lifted: bool, limits: PodLimits | None) -> dict[str, Quota]:

@@ -114,10 +114,7 @@ async def measure(containerd: Containerd, cpus: list[int], pods_on_node: int, co
         state = Path(folder) / "cpu_manager_state"
         state.write_text(json.dumps({"policyName": "static", "defaultCpuSet": listed, "entries": {}}))
         settings = PinningSettings(
-            state,
-            Path(folder) / "config.yaml",
-            repair_seconds=CHECK_SECONDS,
-            nri=NriSettings(containerd.nri) if nri else None,
+            state, repair_seconds=CHECK_SECONDS, nri=NriSettings(containerd.nri) if nri else None
         )
         where = NodeFiles(scope="Cgroup", cgroup=root.name)
         async with faulty([server(BOUND, cpus[-1])]) as api:

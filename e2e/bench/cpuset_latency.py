@@ -150,7 +150,7 @@ async def measure(root: Path, version: int, cpus: list[int], pods_on_node: int, 
         state = Path(folder) / "cpu_manager_state"
         default = ",".join(map(str, cpus))
         state.write_text(json.dumps({"policyName": "static", "defaultCpuSet": default, "entries": {}}))
-        settings = PinningSettings(state, Path(folder) / "config.yaml", repair_seconds=CHECK_SECONDS)
+        settings = PinningSettings(state, repair_seconds=CHECK_SECONDS)
         where = NodeFiles(scope="Cgroup", cgroup=root.name)
         async with faulty([server(bound, cpus[-1])]) as api:
             pinner = Pinner(api.session, "n", where, settings, time.time, dict)

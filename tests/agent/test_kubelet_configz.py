@@ -141,23 +141,24 @@ QUOTAS = {
 @pytest.mark.parametrize("by_file", [True, False, None])
 async def test_kubelets_answer_on_quotas_counts_before_its_file(tmp_path, answer, expected, by_file):
     certificate = make_certificate(tmp_path, NODE)
+    if by_file is not None:
+        (tmp_path / "config.yaml").write_text(f"cpuCFSQuota: {by_file}")
     made = configz(tmp_path, certificate)
-    assert made.sets_quotas(by_file) is None, "nobody has asked: what is written by mistake stays"
+    assert made.sets_quotas() is None, "nobody has asked: what is written by mistake stays"
     async with kubelet(certificate, answer) as (node, _):
         await made.refresh(node)
-    assert made.sets_quotas(by_file) is (by_file if expected is None else expected)
+    assert made.sets_quotas() is (by_file if expected is None else expected)
 
 
 async def test_kubelets_answer_on_quotas_counts_while_it_is_away(tmp_path):
     certificate = make_certificate(tmp_path, NODE)
     made = configz(tmp_path, certificate)
-    async with kubelet(certificate, says(200, {"kubeletconfig": {"cpuCFSQuota": False}})) as (node, _):
+    for answer in (False, True):
+        (tmp_path / "config.yaml").write_text(f"cpuCFSQuota: {not answer}")
+        async with kubelet(certificate, says(200, {"kubeletconfig": {"cpuCFSQuota": answer}})) as (node, _):
+            await made.refresh(node)
         await made.refresh(node)
-    await made.refresh(node)
-    assert made.sets_quotas(True) is False
-    async with kubelet(certificate, says(200, {"kubeletconfig": {"cpuCFSQuota": True}})) as (node, _):
-        await made.refresh(node)
-    assert made.sets_quotas(False) is True
+        assert made.sets_quotas() is answer
 
 
 def arguments(tmp_path: Path, *more: str) -> Namespace:
@@ -174,8 +175,8 @@ async def test_a_release_by_hand_asks_kubelet_before_it_reads_its_file(tmp_path)
     )
     asked = api, arguments(tmp_path), certificate
     async with kubelet(certificate, says(200, {"kubeletconfig": {"cpuCFSQuota": False}})) as (node, _):
-        assert await main.kubelets_word_on_quotas(node, *asked) is False
-    assert await main.kubelets_word_on_quotas({}, *asked) is True, "the file does not say otherwise"
+        assert await main.kubelet_sets_quotas(node, *asked) is False
+    assert await main.kubelet_sets_quotas({}, *asked) is True, "the file does not say otherwise"
 
 
 def test_an_agent_that_pins_asks_kubelet_whether_it_sets_quotas(tmp_path, monkeypatch):

@@ -83,10 +83,7 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
 
     async with faulty([server]) as made:
         settings = PinningSettings(
-            tmp_path / "cpu_manager_state",
-            tmp_path / "config.yaml",
-            retry_seconds=within_seconds,
-            write_timeout_seconds=0.2,
+            tmp_path / "cpu_manager_state", retry_seconds=within_seconds, write_timeout_seconds=0.2
         )
         pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         running = asyncio.create_task(pinner.run())
@@ -110,7 +107,7 @@ async def test_statuses_that_hang_leave_out_none_however_many_they_are():
         return web.json_response(binding("z"))
 
     async with faulty([server]) as made:
-        settings = PinningSettings(Path("state"), Path("config"), write_timeout_seconds=0.02)
+        settings = PinningSettings(Path("state"), write_timeout_seconds=0.02)
         tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
         for name in "abcdz":
             tested.put(("ns", name), binding(name), asks_anew=True)
@@ -123,7 +120,7 @@ async def test_statuses_that_hang_leave_out_none_however_many_they_are():
 async def test_a_status_is_not_tried_again_before_the_time_that_the_api_server_asks_for():
     time, answer = 0.0, refuses(429, "TooManyRequests", headers={"Retry-After": "60"})
     async with faulty([answer]) as made:
-        settings = PinningSettings(Path("state"), Path("config"))
+        settings = PinningSettings(Path("state"))
         tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
         tested.put(("ns", "a"), binding("a"), asks_anew=True)
         for _ in range(30):
@@ -139,7 +136,7 @@ async def test_a_status_that_a_policy_does_not_let_through_is_logged_and_tried_l
     """As a ValidatingAdmissionPolicy refuses, unless it names another reason; once it may be another object."""
     time = 0.0
     async with faulty([answer]) as made:
-        settings = PinningSettings(Path("state"), Path("config"))
+        settings = PinningSettings(Path("state"))
         tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
         tested.put(("ns", "a"), binding("a"), asks_anew=True)
         assert await tested._write_changed()
@@ -159,7 +156,7 @@ async def test_a_binding_that_was_made_anew_meanwhile_has_its_status_at_once():
         return await answers.pop()(request) if answers else web.json_response(binding("a"))
 
     async with faulty([server]) as made:
-        settings = PinningSettings(Path("state"), Path("config"))
+        settings = PinningSettings(Path("state"))
         tested = BindingStatuses(made.session, settings, lambda key, obj: {"podUID": "u"}, lambda: time, LOG)
         tested.put(("ns", "a"), binding("a"), asks_anew=True)
         assert await tested._write_changed()
@@ -182,7 +179,7 @@ async def test_a_status_that_a_webhook_changes_in_another_way_each_time_is_writt
         )
 
     async with faulty([server]) as made:
-        settings = PinningSettings(Path("state"), Path("config"))
+        settings = PinningSettings(Path("state"))
         status = {"applied": {"podUID": "u"}}
         tested = BindingStatuses(made.session, settings, lambda key, obj: status, lambda: time, LOG)
         tested.put(("ns", "a"), binding("a"), asks_anew=True)
@@ -209,9 +206,7 @@ async def test_a_status_that_is_refused_is_tried_less_and_less_often(tmp_path):
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [binding("a")]})
 
     async with faulty([server]) as made:
-        settings = PinningSettings(
-            tmp_path / "cpu_manager_state", tmp_path / "config.yaml", repair_seconds=0.01, retry_seconds=0.02
-        )
+        settings = PinningSettings(tmp_path / "cpu_manager_state", repair_seconds=0.01, retry_seconds=0.02)
         pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         running = asyncio.create_task(pinner.run())
         await eventually(lambda: tried >= 3)
@@ -246,7 +241,7 @@ async def test_an_agent_without_an_inotify_instance_pins_all_the_same(tmp_path, 
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [binding("a")]})
 
     async with faulty([server]) as made:
-        settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", repair_seconds=0.05)
+        settings = PinningSettings(tmp_path / "cpu_manager_state", repair_seconds=0.05)
         pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         running = asyncio.create_task(pinner.run())
         async with asyncio.timeout(20):
@@ -280,7 +275,7 @@ async def test_a_type_that_does_not_fit_what_the_pod_uses_is_reported(tmp_path):
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [typed]})
 
     async with faulty([server]) as made:
-        settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", repair_seconds=0.01)
+        settings = PinningSettings(tmp_path / "cpu_manager_state", repair_seconds=0.01)
         clock = itertools.count(0, 1000)  # each look is one window after the one before
         pinner = Pinner(
             made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict, clock=lambda: float(next(clock))
@@ -310,9 +305,7 @@ async def test_an_agent_that_is_removed_releases_what_it_can_though_a_file_can_n
         model.cgroups.write(model.cgroups.root / path / "cpuset.cpus", "1")
     (tmp_path / "cpu_manager_state").write_text(json.dumps({"policyName": "none"}))
     (tmp_path / unreadable).unlink()
-    settings = PinningSettings(
-        tmp_path / "cpu_manager_state", tmp_path / "config.yaml", daemon_set=("concerto-system", "concerto-agent")
-    )
+    settings = PinningSettings(tmp_path / "cpu_manager_state", daemon_set=("concerto-system", "concerto-agent"))
     async with faulty([refuses(404, "NotFound")]) as made:
         with caplog.at_level("INFO"):
             await Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict).release_on_uninstall()

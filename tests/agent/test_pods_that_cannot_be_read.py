@@ -117,7 +117,7 @@ async def test_a_binding_that_can_not_be_read_keeps_no_other_from_its_cpus(tmp_p
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [broken, binding("b"), binding("c")]})
 
     async with faulty([server]) as made:
-        settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", retry_seconds=1000.0)
+        settings = PinningSettings(tmp_path / "cpu_manager_state", retry_seconds=1000.0)
         pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         running = asyncio.create_task(pinner.run())
         async with asyncio.timeout(20):

@@ -198,10 +198,8 @@ def test_a_release_by_hand_gives_back_quotas_where_the_pods_limits_are_known(tmp
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "cpu.cfs_quota_us").write_text("-1\n")
         (directory / "cpu.cfs_period_us").write_text("100000\n")
-    kubelet = {"cpu_manager_state": json.dumps({"policyName": "none"}), "config.yaml": "kind: KubeletConfiguration"}
-    for name, text in kubelet.items():
-        (tmp_path / name).write_text(text)
-    settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml")
+    (tmp_path / "cpu_manager_state").write_text(json.dumps({"policyName": "none"}))
+    settings = PinningSettings(tmp_path / "cpu_manager_state", sets_quotas=lambda: True)
     release(NodeFiles(sys=sys), settings, lambda: 0.0, limits)
     assert {cgroups.effective(path) for path in paths} == {frozenset(range(4))}
     quotas = [sys / "fs/cgroup/cpu" / path / "cpu.cfs_quota_us" for path in paths]

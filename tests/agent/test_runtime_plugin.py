@@ -76,7 +76,7 @@ async def node(tmp_path, monkeypatch) -> AsyncIterator[Node]:
 
     async with faulty([server]) as api, runtime(tmp_path / "nri.sock", serve):
         nri = NriSettings(tmp_path / "nri.sock", max_wait_seconds=0.05)
-        settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", nri=nri)
+        settings = PinningSettings(tmp_path / "cpu_manager_state", nri=nri)
         pinner = Pinner(api.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         work = asyncio.create_task(pinner.run())
         try:
