@@ -174,7 +174,7 @@ def test_a_binding_that_can_be_had_is_validated_and_nobody_believes_it_applied(c
     assert event["message"] == "CPU binding is validated: CPUSet [0 2 4 6], MemSet [0 1]"
     assert event["reportingComponent"] == "podcpubinding-controller"
     columns = concerto_cluster.kubectl("get", "pcb", "-n", namespace, "streamcluster-4-pcb", "--no-headers").split()
-    assert columns[1:6] == ["streamcluster-4", node, "Validated", "0,2,4,6", "Core"]
+    assert columns[1:6] == ["streamcluster-4", node, "0,2,4,6", "Core", "False"]
     selected = concerto_cluster.get("pcb", "-n", namespace, f"--field-selector=status.nodeName={node}")["items"]
     assert len(selected) == 1
 

@@ -73,7 +73,9 @@ def test_the_agent_publishes_its_nodes_cpus_in_an_object_that_the_node_owns(
     assert status["cpusetWriter"] == "None", "it was started without --pinning"
     assert condition(obj, "Ready")["status"] == "True"
     columns = concerto_cluster.kubectl("get", "ncpu", node, "--no-headers").split()
-    assert columns[1:7] == ["True", "2", "10", "20", "2", "0-19"], "no CPU is allocated, so that column is empty"
+    assert columns[1:8] == ["2", "10", "20", "2", "0-19", "True", "Read"], (
+        "no CPU is allocated, so that column is empty"
+    )
 
 
 def test_it_is_published_again_when_a_socket_goes_offline_and_forgets_what_is_gone(

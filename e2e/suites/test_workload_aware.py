@@ -153,7 +153,7 @@ def test_each_type_gets_its_cpus_and_the_binding_is_there_before_the_pod_is_boun
     io = sorted(parse_cpu_list(found["io"]["status"]["cpus"]))
     assert io[1] - io[0] == 10, "siblings"
     columns = concerto_cluster.kubectl("get", "pcb", "-n", namespace, "cpu", "--no-headers").split()
-    assert columns[1:3] == ["cpu", nodes["cpu"]] and columns[4] == found["cpu"]["status"]["cpus"]
+    assert columns[1:3] == ["cpu", nodes["cpu"]] and columns[3] == found["cpu"]["status"]["cpus"]
     drawn = concerto("top", "cpus", nodes["memory"], concerto_cluster)
     assert "2 sockets, 10 cores, 20 CPUs, 2 memory nodes" in drawn and f"{namespace}/memory" in drawn
     # It goes with its pod, and as soon as the pod has ended

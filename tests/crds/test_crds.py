@@ -46,8 +46,12 @@ def test_every_kind_is_found_and_shown_in_the_same_way(kind):
     (version,) = spec["versions"]
     assert version["subresources"] == {"status": {}}
     columns = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
+    shown = [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")]
+    assert shown[-3:] == ["Ready", "Reason", "Age"]
+    assert list(columns)[: len(shown)] == shown, "-o wide adds columns on the right, as for pods"
     assert columns["Age"] == ".metadata.creationTimestamp"
-    assert columns["Why"].endswith("message")
+    for name, field in {"Ready": "status", "Reason": "reason", "Message": "message"}.items():
+        assert columns[name] == f'.status.conditions[?(@.type=="Ready")].{field}'
     status = structural_schema(kind)["properties"]["status"]["properties"]
     assert status["observedGeneration"]["type"] == "integer"
     assert status["conditions"]["x-kubernetes-list-type"] == "map"
