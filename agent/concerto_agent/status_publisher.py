@@ -149,6 +149,7 @@ class StatusPublisher:
         Returns:
             The settings to measure with; None to go on with those in use, because the new spec cannot be used.
         """
+        self._writer.saw(NODE_CAPACITIES, new)
         if new is None:
             self._forget_publication()  # somebody deleted it: the next batch makes it again
             self._conditions = []
@@ -278,14 +279,15 @@ class StatusPublisher:
         publish = self._publish_settings()
         if isinstance(status, NodeCapacityStatus):
             reason = should_publish(self._published, status, measured_at, publish, now)
-            raw = status.to_raw()
         else:
             reason = "Conditions" if condition_states(status) != self._written_states else None
-            raw = {"conditions": status}
         if reason is None:
             return False
         self.allowed_at = now + publish.min_interval_seconds
-        written = await self._writer.write_status(NODE_CAPACITIES, raw)
+        if isinstance(status, NodeCapacityStatus):
+            written = await self._writer.write_status(NODE_CAPACITIES, status.to_raw())
+        else:
+            written = await self._writer.write_conditions(NODE_CAPACITIES, status)
         self._counters.published[reason] += 1
         self._conditions = written["status"]["conditions"]
         self._published_uid = written["metadata"]["uid"]

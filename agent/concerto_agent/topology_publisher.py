@@ -97,6 +97,7 @@ class TopologyPublisher:
 
     def _changed(self, _: Object | None, new: Object | None) -> None:
         self._object = new
+        self._writer.saw(NODE_CPU_TOPOLOGIES, new)
         self._wake.set()
 
     async def run(self) -> None:
@@ -128,7 +129,9 @@ class TopologyPublisher:
                 except Exception as error:
                     if not failed:
                         expected = isinstance(error, KubeError | NodeMissing | OSError | ValueError)
-                        log.warning("topology not published: %s", error, exc_info=None if expected else error)
+                        log.warning(
+                            "NodeCPUTopology was not published: %s", error, exc_info=None if expected else error
+                        )
                     failed = True
                     wait = self._settings.retry_seconds
             try:

@@ -33,6 +33,9 @@ class Api:
         self.taken, self.hangs = taken, hangs
         self.asked: Counter[str] = Counter()
 
+    def saw(self, resource, obj):
+        pass
+
     async def read(self, resource):
         return None
 

@@ -19,12 +19,14 @@ class Target:
         name: its name.
         namespace: its namespace; None for a cluster scoped object.
         uid: only if it is still this very object; None for any.
+        version: only if it still has this resourceVersion; None for any.
     """
 
     resource: Resource
     name: str
     namespace: str | None = None
     uid: str | None = None
+    version: str | None = None
 
 
 async def apply_status(
@@ -49,7 +51,7 @@ async def apply_status(
         once_within_seconds: the only attempt may take so long; None: as the session has it.
 
     Raises:
-        Conflict: another manager owns one of the fields and ``force`` is not set.
+        Conflict: another manager owns one of the fields and ``force`` is not set, or the version differs.
         Invalid: the UID differs (which the server sees as an attempt to change it), or the status breaks the schema.
         NotFound: there is no such object; a status never makes one.
     """
@@ -70,5 +72,7 @@ def build_status(target: Target, status: dict[str, Any]) -> Object:
         metadata["namespace"] = target.namespace
     if target.uid:
         metadata["uid"] = target.uid
+    if target.version:
+        metadata["resourceVersion"] = target.version
     resource = target.resource
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}

@@ -51,7 +51,7 @@ async def write_status(session: Session, resource: Resource, before: Object, sta
     metadata = before["metadata"]
     whose = metadata.get("namespace"), metadata["name"]
     precondition = {key: metadata[key] for key in ("uid", "resourceVersion")}
-    patch = {"metadata": precondition, "status": _replacing(before.get("status") or {}, status)}
+    patch = {"metadata": precondition, "status": replacing(before.get("status") or {}, status)}
     try:
         return await session.patch(resource.path(*whose, "status"), patch)
     except Conflict:
@@ -61,13 +61,18 @@ async def write_status(session: Session, resource: Resource, before: Object, sta
         return found  # an attempt that had no answer was carried out
 
 
-def _replacing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a merge patch that leaves nothing of the old map that the new one lacks."""
+def replacing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a merge patch that leaves nothing of the old map that the new one lacks.
+
+    Args:
+        old: of its values, only maps are read.
+        new: what is to be there.
+    """
     patch: dict[str, Any] = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)
         if isinstance(before, Mapping) and isinstance(value, Mapping):
-            value = _replacing(before, value)
+            value = replacing(before, value)
         patch[key] = value
     return patch
 
