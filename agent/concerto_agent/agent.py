@@ -377,5 +377,5 @@ def read_cluster_model(snapshot: Object | None) -> Subspace | None:
         directions = np.array(status.directions, dtype=float).T
         return Subspace(directions, np.array(status.sigma, dtype=float), status.nodes, status.resources)
     except (KeyError, TypeError, ValueError) as error:  # edited by hand: the node's own model will do
-        log.warning("SubspaceSnapshot/%s is not usable: %s", CLUSTER_NAME, error)
+        log.warning("SubspaceSnapshot %s is not usable: %s", CLUSTER_NAME, error)
         return None

@@ -181,11 +181,18 @@ class StatusPublisher:
             own_object_synced: set once `on_own_object` has had the object.
         """
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_published(self._publish_status, self._status_offered, own_object_synced))
-            tasks.create_task(self._keep_published(self._publish_subspace, self._subspace_offered, own_object_synced))
+            for kind, publish, offered in (
+                ("NodeCapacity", self._publish_status, self._status_offered),
+                ("SubspaceSnapshot", self._publish_subspace, self._subspace_offered),
+            ):
+                tasks.create_task(self._keep_published(kind, publish, offered, own_object_synced))
 
     async def _keep_published(
-        self, publish: Callable[[Measured], Awaitable[bool]], offered: asyncio.Event, own_object_synced: asyncio.Event
+        self,
+        kind: str,
+        publish: Callable[[Measured], Awaitable[bool]],
+        offered: asyncio.Event,
+        own_object_synced: asyncio.Event,
     ) -> None:
         failures, begun = 0, self._timing.clock()
         while True:
@@ -202,7 +209,7 @@ class StatusPublisher:
             except (KubeError, NodeMissing) as error:
                 self._counters.failed[type(error).__name__] += 1
                 if failures == 0:
-                    log.warning("not published: %s", error)
+                    log.warning("%s was not published: %s", kind, error)
                 await asyncio.sleep(self._backoff(failures, error))
                 failures += 1
 
@@ -304,7 +311,7 @@ class StatusPublisher:
         try:
             status = None if found is None else SubspaceSnapshot.from_raw(found).status
         except (KeyError, TypeError, ValueError) as error:
-            log.warning("SubspaceSnapshot %s is not usable, and is made anew: %s", (found or {})["metadata"], error)
+            log.warning("the former model in SubspaceSnapshot is not usable, and a new one is learned: %s", error)
             return
         if status is not None:
             self._sources.recall_kinds(status.kinds, max(0.0, self._timing.wall() - status.observed_at))

@@ -174,7 +174,7 @@ def test_an_error_over_one_pod_is_that_pod_s_failure_and_nobody_else_s():
     assert [d.pod.name for d in result.decisions] == ["first", "last"]
     (failure,) = result.unschedulable
     assert isinstance(failure.error, ZeroDivisionError)
-    assert failure.diagnosis.message.startswith("Concerto failed to look for a node (ZeroDivisionError)")
+    assert failure.diagnosis.message.startswith("Scheduling failed with an internal error (ZeroDivisionError)")
     assert not cluster.is_placed("uid-bad")
 
 
@@ -322,7 +322,7 @@ def test_a_selector_without_end_over_all_namespaces_is_refused_before_it_is_comp
     (failure,) = (result := cycle(crowded, heads)).unschedulable
     assert [d.pod.name for d in result.decisions] == ["good"]
     assert failure.pod.name == "hostile"
-    assert "fault of Concerto" not in failure.diagnosis.message
+    assert "internal error" not in failure.diagnosis.message
     assert not crowded.pod_counts
     crowded.forget("uid-good")
 

@@ -191,7 +191,7 @@ class LeaseLock:
                 timeout_seconds=self._settings.retry_period_seconds,
             )
         except KubeError as error:
-            logger.info("%s was not given back, it will run out: %s", self, error)
+            logger.info("%s was not released and will expire: %s", self, error)
 
     async def _try(self) -> bool:
         """One look at the lease, and one write where it is ours to take or to renew.

@@ -80,7 +80,7 @@ class Diagnosis:
 def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     """The diagnosis of a pod over which a plugin failed: no news of a node mends that, but a changed one may."""
     nodes = len(cluster.nodes.views)
-    text = f"Concerto failed to look for a node ({type(error).__name__}). This is a fault of Concerto: see its log."
+    text = f"Scheduling failed with an internal error ({type(error).__name__}): see the log of concerto-operator."
     if isinstance(error, TooManyComparisons):
         text = f"0/{nodes} nodes are available: {error}."
     return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text, condition_reason=SCHEDULER_ERROR)

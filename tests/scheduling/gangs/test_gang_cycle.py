@@ -597,4 +597,4 @@ def test_an_error_over_one_pod_costs_its_gang_and_nobody_else(monkeypatch):
     result = decide(cluster, result_pods)
     assert placed(result) == {"small": "a"}
     assert set(reported(result)) == {"bad", "good"}
-    assert "This is a fault of Concerto" in reported(result)["good"]
+    assert "Scheduling failed with an internal error" in reported(result)["good"]

@@ -191,7 +191,7 @@ class ClusterModelPublisher:
                     await self._ensure_exists()
                     self._dirty.set()
                 except KubeError as error:
-                    logger.warning("SubspaceSnapshot/%s: %s", CLUSTER_NAME, error)
+                    logger.warning("SubspaceSnapshot %s was not written: %s", CLUSTER_NAME, error)
                     self._dirty.set()
             await asyncio.sleep(self._settings.min_interval_seconds)
 
@@ -230,7 +230,7 @@ class ClusterModelPublisher:
             except Conflict:
                 return  # it is there
             except KubeError as error:
-                logger.warning("SubspaceSnapshot/%s: %s", CLUSTER_NAME, error)
+                logger.warning("SubspaceSnapshot %s was not created: %s", CLUSTER_NAME, error)
                 await asyncio.sleep(self._settings.min_interval_seconds)
             else:
                 return

@@ -61,5 +61,5 @@ async def keep_running(name: str, run: Run, pause_seconds: float = 5.0) -> None:
         try:
             return await run()
         except Exception:
-            logger.exception("%s ended by an error of ours; it starts again in %.0f s", name, pause_seconds)
+            logger.exception("%s was stopped by an internal error; it starts again in %.0f s", name, pause_seconds)
             await asyncio.sleep(pause_seconds)

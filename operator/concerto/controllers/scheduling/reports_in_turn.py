@@ -216,4 +216,4 @@ class ReportsInTurn(Generic[_K]):
         self._tasks.discard(task)
         add_count(self._started, namespace, -1)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a report has failed: this is a fault of Concerto", exc_info=error)
+            logger.error("an event or status was not written: internal error", exc_info=error)

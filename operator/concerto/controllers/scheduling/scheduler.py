@@ -165,7 +165,7 @@ class Scheduler:
                 continue  # its event says so
             elif failure.error is not None and (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
-                logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)
+                logger.error("%s: scheduling was stopped by an internal error", failure.pod.key, exc_info=failure.error)
         self._beyond.add(result)
         self._note_beyond_heads()
         for key, diagnosis in result.gangs.items():

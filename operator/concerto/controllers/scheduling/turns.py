@@ -139,7 +139,7 @@ class Turns(Generic[_K]):
                 try:
                     await search(waiting.key)
                 except Exception:
-                    logger.exception("the search for pods to evict has failed: this is a fault of Concerto")
+                    logger.exception("the search for pods to evict was stopped by an internal error")
             elif (passed_over := passed_over + 1) % _MAX_PASSED_OVER:
                 continue
             await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
