@@ -16,7 +16,6 @@ from concerto.simulation.scheduling.kept_runs import RunTasks, run_tasks
 from concerto.simulation.scheduling.setup import Setup
 
 SCENARIOS = tuple(name for name in scenario.built_in_names() if name.startswith("kinds-"))
-OURS = ("concerto", "concerto-known", "concerto-without-kinds")
 ABLATION_SCENARIOS = (
     "mixed",
     *(f"kinds-{n}" for n in ("functions", "memory", "heavy-after-light", "uneven", "tiny", "complementary")),
@@ -49,14 +48,12 @@ class KindsResult:
         job: the job; ``all`` for all of them.
         completion: by policy, job completion and mean pod completion; None where it never completed.
         best: the job completion of the best static request per kind, and the pod mean of its best trade.
-        best_name: that trade's request.
     """
 
     scenario: str
     job: str
     completion: Mapping[str, tuple[float | None, float]]
     best: tuple[float, float]
-    best_name: str
 
     def ratio(self, policy: str) -> tuple[float, float]:
         """Job and pod completion over the best's; infinity where it never completed."""
@@ -94,9 +91,9 @@ def _result(name: str, job: str, middle: Mapping[str, Figures]) -> KindsResult:
     by_cost = {p: c for p, c in completion.items() if p.startswith("kube-costs@")}
     complete = {p: (jct, pct) for p, (jct, pct) in by_cost.items() if jct is not None}
     best_job = min(jct for jct, _ in complete.values())
-    traded = min((pct, p) for p, (jct, pct) in complete.items() if jct <= WITHIN * best_job)
+    traded = min(pct for jct, pct in complete.values() if jct <= WITHIN * best_job)
     ours = {p: c for p, c in completion.items() if not p.startswith("kube-costs@")}
-    return KindsResult(name, job, ours, (best_job, traded[0]), traded[1])
+    return KindsResult(name, job, ours, (best_job, traded))
 
 
 def kinds_table(results: Sequence[KindsResult]) -> list[str]:

@@ -141,15 +141,11 @@ class Trade:
 
     Attributes:
         best_jct_s: lowest median job completion in the request sweep.
-        best_request: the request that gave it, in millicores.
         trade_pct_s: lowest median pod completion among requests whose job completion is within 1.10 of that.
-        trade_request: the request that gave it.
     """
 
     best_jct_s: float
-    best_request: int
     trade_pct_s: float
-    trade_request: int
 
 
 def trade(by_policy: dict[str, dict[str, Any]]) -> Trade:
@@ -161,9 +157,8 @@ def trade(by_policy: dict[str, dict[str, Any]]) -> Trade:
     rows = []
     for name, figures in by_policy.items():
         if name.startswith("kube-scheduler@") and figures["jct_s"] is not None:
-            rows.append((figures["jct_s"], figures["pct_s"]["mean"], int(name[15:-1])))
+            rows.append((figures["jct_s"], figures["pct_s"]["mean"]))
     if not rows:
         raise ValueError("no run of the request sweep completed")
-    best = min(rows)
-    chosen = min((row for row in rows if row[0] <= 1.10 * best[0]), key=lambda row: row[1])
-    return Trade(best[0], best[2], chosen[1], chosen[2])
+    best = min(job for job, _ in rows)
+    return Trade(best, min(pod for job, pod in rows if job <= 1.10 * best))

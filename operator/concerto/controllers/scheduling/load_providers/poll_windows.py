@@ -6,7 +6,7 @@ Source: docs/references.md, "Load-aware scores".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from concerto.api.prometheus_queries import Statistic
 from concerto.scheduling.state.provided_load import RESOURCES, Series
 
 Floats = NDArray[np.float64]
-Samples = Mapping[str, tuple[float, float]]
 
 
 class PollWindows:
