@@ -2,8 +2,8 @@
 
 A node whose CPUs just do not idle runs pods whose natural shares add up to its cores (Little's law, kind by kind). So
 a pod is admitted while the shares of the pods there, counted from the moment they are placed, leave room for it, and
-while the node is not being given work faster than it can do it: tokens grow with its cores, and a pod costs its CPU
-time. That keeps pods of one burst from computing all at the same time.
+while the node is not being given work faster than it can do it: tokens grow with the cores that pods may use, and a
+pod costs its CPU time. That keeps pods of one burst from computing all at the same time.
 
 Head room keeps its sign: a node that is over its cores takes nothing until pods have ended.
 """
@@ -143,7 +143,7 @@ class NodeLoads:
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
-        self._pace.give(row, cost, float(self.cores[row]), self.settings, now)
+        self._pace.give(row, cost, float(self._usable(row)), self.settings, now)
 
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
@@ -167,7 +167,7 @@ class NodeLoads:
 
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
-        return self._pace.tokens(rows, self.cores[rows], self.settings, now)
+        return self._pace.tokens(rows, self._usable(rows), self.settings, now)
 
     def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
@@ -178,14 +178,18 @@ class NodeLoads:
             return
         rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
         self._unsettled.clear()
-        usable = np.maximum(self.cores[rows] - self.own_cpu[rows] - self.kept_cpu[rows], 0.0)
-        self._usable_cpu[rows] = usable
+        self._usable_cpu[rows] = usable = self._usable(rows)
         self._per_core[rows] = 1.0 / np.maximum(usable, 1e-6)
         in_all = self.memory_bytes[rows]
         self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
         self._per_byte[rows] = 1.0 / np.maximum(in_all, 1.0)
-        self._pace.set_cores(rows, self.cores[rows], self.settings)
+        self._pace.set_cores(rows, usable, self.settings)
         self._recount(rows)
+
+    def _usable(self, rows: Rows | int) -> Floats:
+        """Cores that pods may use."""
+        usable: Floats = np.maximum(self.cores[rows] - self.own_cpu[rows] - self.kept_cpu[rows], 0.0)
+        return usable
 
     def _recount(self, rows: int | NDArray[np.int64]) -> None:
         """Other pods are on the row or rows."""

@@ -20,7 +20,11 @@ _OF_ALL, _OF_LIGHT = 0, 1
 
 
 class Pace:
-    """The buckets of N nodes, by row. Settings and cores are the caller's."""
+    """The buckets of N nodes, by row. Settings are the caller's, and so are cores: those that pods may use.
+
+    Where tokens came for all of a node's cores, pods would be placed faster than they end, as part of the cores is used
+    otherwise, until the node is filled to its head room: they would take longer, and none of them would end earlier.
+    """
 
     def __init__(self) -> None:
         self._tokens: Floats = np.zeros((0, 2))  # core-seconds that might be given at _at
@@ -40,7 +44,7 @@ class Pace:
         self._tokens[row], self._at[row] = np.inf, 0.0
 
     def set_cores(self, rows: NDArray[np.int64], cores: Floats, settings: KindSettings) -> None:
-        """The nodes have so many CPUs."""
+        """The nodes' pods may use so many cores."""
         self._seconds_per_token[rows] = 1.0 / np.maximum(settings.pace * cores, 1e-9)
         self._update(rows)
 
