@@ -128,7 +128,8 @@ def test_programs_outside_of_the_node_take_their_share_of_its_cpus():
         model.start(i, 0, PodLoad(0, 1.0, 1), 0.0)
     assert [at for at, _ in exits(model, 10.0).values()] == pytest.approx([2.0] * 3)
     readings = model.readings(10.0)
-    assert readings.utilisation[0] == pytest.approx(0.75 * 2.0 / 10.0)
+    assert readings.utilisation[0] == pytest.approx(0.25 + 0.75 * 2.0 / 10.0), "the CPUs' time, and not that of pods"
+    assert readings.system_cpu[0] == pytest.approx(0.25)
 
 
 def test_a_lost_node_says_nothing_more_and_comes_back_empty():

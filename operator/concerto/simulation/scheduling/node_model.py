@@ -71,7 +71,8 @@ class NodeModelSettings:
         start_core_seconds: CPU time of kubelet and runtime before a container runs, on one thread that waits for a CPU
             as others do: on a busy node pods start later. The delays above are beside it.
         end_core_seconds: the same between a container's exit and the kubelet's relist.
-        other_cpu: share of the node's CPUs that programs outside of the node take, where nodes share a machine.
+        other_cpu: share of the node's CPUs that programs outside of the node take, where nodes share a machine. Agents
+            see it in the CPUs' utilisation.
         system_cpu: share of the node's CPU that is used without any pod.
         system_memory_bytes: memory used without any pod.
         memory_steps: number of steps of a memory ramp.
@@ -88,6 +89,11 @@ class NodeModelSettings:
     system_cpu: float = 0.02
     system_memory_bytes: float = 600 * MIB
     memory_steps: int = 4
+
+    @property
+    def non_pod_cpu(self) -> float:
+        """Share of the node's CPU that is used without any pod, by itself and by others."""
+        return self.system_cpu + self.other_cpu
 
     @property
     def runtime_core_seconds(self) -> float:

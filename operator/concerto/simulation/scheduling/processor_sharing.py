@@ -196,10 +196,10 @@ class NodeState:
         runtime = groups.get(_RUNTIME)
         by_runtime = spikes * share + (runtime.rate * runtime.threads if runtime else 0.0)
         return Rates(
-            busy=min(1.0, busy / self.cores + settings.system_cpu),
+            busy=min(1.0, busy / self.cores + settings.non_pod_cpu),
             pressure=max(waiting, 1.0 - throttled),
-            system=min(1.0, by_runtime / self.cores + settings.system_cpu),
-            runnable=(spikes + sum(g.runnable for g in groups.values())) / self.cores + settings.system_cpu,
+            system=min(1.0, by_runtime / self.cores + settings.non_pod_cpu),
+            runnable=(spikes + sum(g.runnable for g in groups.values())) / self.cores + settings.non_pod_cpu,
         )
 
     def next_finish(self, now: float) -> float:
