@@ -143,7 +143,7 @@ class NodeLoads:
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
-        self._pace.give(row, cost, float(self._usable(row)), self.settings, now)
+        self._pace.give(row, cost, float(_usable(self, row)), self.settings, now)
 
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
@@ -167,7 +167,7 @@ class NodeLoads:
 
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
-        return self._pace.tokens(rows, self._usable(rows), self.settings, now)
+        return self._pace.tokens(rows, _usable(self, rows), self.settings, now)
 
     def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
@@ -178,18 +178,13 @@ class NodeLoads:
             return
         rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
         self._unsettled.clear()
-        self._usable_cpu[rows] = usable = self._usable(rows)
+        self._usable_cpu[rows] = usable = _usable(self, rows)
         self._per_core[rows] = 1.0 / np.maximum(usable, 1e-6)
         in_all = self.memory_bytes[rows]
         self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
         self._per_byte[rows] = 1.0 / np.maximum(in_all, 1.0)
         self._pace.set_cores(rows, usable, self.settings)
         self._recount(rows)
-
-    def _usable(self, rows: Rows | int) -> Floats:
-        """Cores that pods may use."""
-        usable: Floats = np.maximum(self.cores[rows] - self.own_cpu[rows] - self.kept_cpu[rows], 0.0)
-        return usable
 
     def _recount(self, rows: int | NDArray[np.int64]) -> None:
         """Other pods are on the row or rows."""
@@ -354,6 +349,12 @@ class NodeLoads:
         self.settle()
         self._head_room.set(row, head_room, self.settings)
         self._unsettled.add(row)
+
+
+def _usable(loads: NodeLoads, rows: Rows | int) -> Floats:
+    """Cores that the rows' pods may use."""
+    usable: Floats = np.maximum(loads.cores[rows] - loads.own_cpu[rows] - loads.kept_cpu[rows], 0.0)
+    return usable
 
 
 def _index(rows: set[int]) -> int | NDArray[np.int64]:

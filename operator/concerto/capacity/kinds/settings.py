@@ -40,7 +40,7 @@ class KindSettings:
     """
 
     head_room: float = 1.15
-    unsteadiness: float = 0.85
+    unsteadiness: float = 1.05
     steady: float = 0.13
     max_head_room: float = 2.0
     pace: float = 1.0
