@@ -469,12 +469,17 @@ def test_however_much_memory_a_pod_is_said_to_take_what_others_take_is_not_lost_
     assert nodes.memory[0] == pytest.approx(200e6)
 
 
-@pytest.mark.parametrize(("own", "kept", "pods"), [(0.0, 0.0, 60), (1.0, 0.0, 45), (1.0, 1.0, 30)])
-def test_work_is_given_no_faster_than_the_node_can_do_it(own, kept, pods):
+@pytest.mark.parametrize(
+    ("own", "kept", "services", "pods"),
+    [(0.0, 0.0, 0, 60), (1.0, 0.0, 0, 45), (1.0, 1.0, 0, 30), (0.0, 0.0, 2, 30), (1.0, 1.0, 1, 15), (0.0, 0.0, 4, 8)],
+)
+def test_work_is_given_no_faster_than_the_node_can_do_it(own, kept, services, pods):
     nodes = loads(nodes=1)
     nodes.set_own(0, own, 0.0)
     nodes.set_kept(0, kept)
-    pod = cost(0.5, work=4.0)
+    for _ in range(services):
+        nodes.add_pod(0, cost(1.0))
+    pod = cost(0.2, work=4.0)
     given_at = []
     for tick in range(600):
         now = tick / 10
@@ -482,10 +487,11 @@ def test_work_is_given_no_faster_than_the_node_can_do_it(own, kept, pods):
             nodes.add_pod(0, pod)
             nodes.give_work(0, pod, now)
             given_at.append(now)
-            if len(given_at) > 4:
+            if len(given_at) > 2:
                 nodes.remove_pod(0, pod)
-    # four cores do four core-seconds a second: one pod of four a second, and fewer if some of them are used otherwise
-    assert len(given_at) == pytest.approx(pods, abs=5)
+    # four cores do four core-seconds a second: one pod of four a second, and fewer if some of them are used otherwise.
+    # Where all of them are, it is what head room there is that such pods take, slowly
+    assert len(given_at) == pytest.approx(pods, abs=3)
 
 
 @pytest.mark.parametrize(

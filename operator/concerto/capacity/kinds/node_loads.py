@@ -2,8 +2,8 @@
 
 A node whose CPUs just do not idle runs pods whose natural shares add up to its cores (Little's law, kind by kind). So
 a pod is admitted while the shares of the pods there, counted from the moment they are placed, leave room for it, and
-while the node is not being given work faster than it can do it: tokens grow with the cores that pods may use, and a
-pod costs its CPU time. That keeps pods of one burst from computing all at the same time.
+while the node is not being given work faster than it can do it: tokens grow with the cores that paced pods
+find, and a pod costs its CPU time. That keeps pods of one burst from computing all at the same time.
 
 Head room keeps its sign: a node that is over its cores takes nothing until pods have ended.
 """
@@ -135,31 +135,31 @@ class NodeLoads:
 
     def add_pod(self, row: int, cost: Cost) -> None:
         """A pod is there."""
-        self.cpu[row] += cost.share
-        self._head_room.add(row, cost, 1.0)
-        self.memory[row] += self.memory_of(cost)
-        self.pods[row] += 1.0
+        self._count(row, cost, 1.0)
         self._uncounted.add(row)
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
-        self._pace.give(row, cost, float(_usable(self, row)), self.settings, now)
+        self.settle()
+        self._pace.give(row, cost, self.settings, now)
 
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
-        self.cpu[row] -= cost.share
-        self._head_room.add(row, cost, -1.0)
-        self.memory[row] -= self.memory_of(cost)
-        self.pods[row] -= 1.0
+        self._count(row, cost, -1.0)
         self._uncounted.add(row)
 
     def change_cost(self, rows: NDArray[np.int64], before: Cost, after: Cost, pods: Floats) -> None:
         """More is known of the kind of pods that are on these rows, each row once, and so many on each."""
-        self.cpu[rows] += pods * (after.share - before.share)
-        self._head_room.add(rows, before, -pods)
-        self._head_room.add(rows, after, pods)
-        self.memory[rows] += pods * (self.memory_of(after) - self.memory_of(before))
+        self._count(rows, before, -pods)
+        self._count(rows, after, pods)
         self._recount(rows)
+
+    def _count(self, rows: int | NDArray[np.int64], cost: Cost, pods: Floats | float) -> None:
+        self.cpu[rows] += pods * cost.share
+        self.memory[rows] += pods * self.memory_of(cost)
+        self._head_room.add(rows, cost, pods)
+        self._pace.add(rows, cost, pods, self.settings)
+        self.pods[rows] += pods
 
     def memory_of(self, cost: Cost) -> float:
         """Bytes that such a pod takes; of a kind whose memory nobody knows, the default."""
@@ -167,7 +167,8 @@ class NodeLoads:
 
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
-        return self._pace.tokens(rows, _usable(self, rows), self.settings, now)
+        self.settle()
+        return self._pace.tokens(rows, now)
 
     def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
@@ -178,7 +179,7 @@ class NodeLoads:
             return
         rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
         self._unsettled.clear()
-        self._usable_cpu[rows] = usable = _usable(self, rows)
+        self._usable_cpu[rows] = usable = np.maximum(self.cores[rows] - self.own_cpu[rows] - self.kept_cpu[rows], 0.0)
         self._per_core[rows] = 1.0 / np.maximum(usable, 1e-6)
         in_all = self.memory_bytes[rows]
         self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
@@ -349,12 +350,6 @@ class NodeLoads:
         self.settle()
         self._head_room.set(row, head_room, self.settings)
         self._unsettled.add(row)
-
-
-def _usable(loads: NodeLoads, rows: Rows | int) -> Floats:
-    """Cores that the rows' pods may use."""
-    usable: Floats = np.maximum(loads.cores[rows] - loads.own_cpu[rows] - loads.kept_cpu[rows], 0.0)
-    return usable
 
 
 def _index(rows: set[int]) -> int | NDArray[np.int64]:

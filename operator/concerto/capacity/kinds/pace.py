@@ -15,55 +15,71 @@ from concerto.capacity.kinds.settings import KindSettings
 
 Floats = NDArray[np.float64]
 Rows = slice | NDArray[np.int64]
+Row = int | NDArray[np.int64]
 
 _OF_ALL, _OF_LIGHT = 0, 1
+_LEAST = 0.1
+"""Part of the cores that pods may use for which tokens come in any case: pods that are not paced take the rest, and
+what they take is a mean of what was measured.
+"""
 
 
 class Pace:
-    """The buckets of N nodes, by row. Settings are the caller's, and so are cores: those that pods may use.
+    """The buckets of N nodes, by row. Settings are the caller's.
 
-    Where tokens came for all of a node's cores, pods would be placed faster than they end, as part of the cores is used
-    otherwise, until the node is filled to its head room: they would take longer, and none of them would end earlier.
+    Tokens come for the cores that paced pods find. If they came for all of a node's, where other programs or pods
+    without end take part of them, pods would be placed faster than they end, until the node is filled to its head room.
+    They would take longer for it, and none of them would end earlier.
     """
 
     def __init__(self) -> None:
         self._tokens: Floats = np.zeros((0, 2))  # core-seconds that might be given at _at
         self._at: Floats = np.zeros((0, 2))
         self._from: Floats = np.zeros((0, 2))  # when they may be given again
-        self._seconds_per_token: Floats = np.zeros(0)
+        self._cores: Floats = np.zeros(0)  # that pods may use
+        self._unpaced: Floats = np.zeros(0)  # what those of them take that are not paced
+        self._rate: Floats = np.zeros(0)  # tokens a second
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes, whose buckets are full."""
         more = max(0, width - len(self._tokens))
         self._tokens = np.concatenate([self._tokens, np.full((more, 2), np.inf)])
         self._at, self._from = (np.concatenate([each, np.zeros((more, 2))]) for each in (self._at, self._from))
-        self._seconds_per_token = np.concatenate([self._seconds_per_token, np.ones(more)])
+        self._cores, self._unpaced, self._rate = (
+            np.concatenate([each, np.zeros(more)]) for each in (self._cores, self._unpaced, self._rate)
+        )
 
     def clear(self, row: int) -> None:
-        """The row stands for another node from now on."""
-        self._tokens[row], self._at[row] = np.inf, 0.0
+        """The row stands for another node from now on; its pods have been removed."""
+        self._tokens[row], self._at[row], self._unpaced[row] = np.inf, 0.0, 0.0
 
     def set_cores(self, rows: NDArray[np.int64], cores: Floats, settings: KindSettings) -> None:
         """The nodes' pods may use so many cores."""
-        self._seconds_per_token[rows] = 1.0 / np.maximum(settings.pace * cores, 1e-9)
-        self._update(rows)
+        self._cores[rows] = cores
+        self._update_rate(rows, settings)
 
-    def give(self, row: int, cost: Cost, cores: float, settings: KindSettings, now: float) -> None:
+    def add(self, rows: Row, cost: Cost, pods: Floats | float, settings: KindSettings) -> None:
+        """So many pods of that cost have come to each of the rows; less than 0: they have ended."""
+        if cost.work is None:
+            self._unpaced[rows] += pods * cost.share
+            self._update_rate(rows, settings)
+
+    def give(self, row: int, cost: Cost, settings: KindSettings, now: float) -> None:
         """The row's node is given the work of such a pod; one without end, or of an unknown kind, is not paced."""
         if cost.work is None:
             return
-        buckets = slice(0, 1 + _bucket(cost, settings))
+        buckets, rate = slice(0, 1 + _bucket(cost, settings)), float(self._rate[row])
         waited = np.maximum(0.0, now - self._at[row, buckets])
-        tokens = self._tokens[row, buckets] + settings.pace * cores * waited
-        at_once = _max_tokens(cost, cores, settings)[buckets]
-        tokens = np.minimum(tokens, at_once) - _paced_work(cost, cores, settings)
+        tokens = self._tokens[row, buckets] + rate * waited
+        at_once = _max_tokens(cost, rate, settings)[buckets]
+        tokens = np.minimum(tokens, at_once) - _paced_work(cost, rate, settings)
         self._tokens[row, buckets], self._at[row, buckets] = tokens, now
         self._update(row)
 
-    def tokens(self, rows: Rows, cores: Floats, settings: KindSettings, now: float) -> Floats:
-        """(R,) core-seconds in the first buckets of the rows, which have so many cores; negative where overdrawn."""
+    def tokens(self, rows: Rows, now: float) -> Floats:
+        """(R,) core-seconds in the first buckets of the rows; negative where overdrawn."""
         waited = np.maximum(0.0, now - self._at[rows, _OF_ALL])
-        tokens: Floats = self._tokens[rows, _OF_ALL] + settings.pace * cores * waited
+        tokens: Floats = self._tokens[rows, _OF_ALL] + self._rate[rows] * waited
         return tokens
 
     def free_from(self, cost: Cost, rows: Rows, settings: KindSettings) -> Floats:
@@ -71,8 +87,14 @@ class Pace:
         free_from: Floats = self._from[rows, _bucket(cost, settings)]
         return free_from
 
-    def _update(self, rows: int | NDArray[np.int64]) -> None:
-        self._from[rows] = self._at[rows] - self._tokens[rows] * self._seconds_per_token[rows, np.newaxis]
+    def _update_rate(self, rows: Row, settings: KindSettings) -> None:
+        cores = self._cores[rows]
+        self._rate[rows] = settings.pace * np.maximum(cores - np.maximum(self._unpaced[rows], 0.0), _LEAST * cores)
+        self._update(rows)
+
+    def _update(self, rows: Row) -> None:
+        seconds_per_token = 1.0 / np.maximum(self._rate[rows], 1e-9)
+        self._from[rows] = self._at[rows] - self._tokens[rows] * seconds_per_token[..., np.newaxis]
 
 
 def _bucket(cost: Cost, settings: KindSettings) -> int:
@@ -80,17 +102,17 @@ def _bucket(cost: Cost, settings: KindSettings) -> int:
     return _OF_LIGHT if cost.share <= settings.light_share else _OF_ALL
 
 
-def _max_tokens(cost: Cost, cores: float, settings: KindSettings) -> Floats:
+def _max_tokens(cost: Cost, rate: float, settings: KindSettings) -> Floats:
     """By bucket, core-seconds of work that the node is given at once at most, before it takes such a pod."""
     life = min(cost.held or settings.default_life_seconds, settings.max_paced_seconds)
     bursts = np.array([settings.burst, settings.light_burst])
-    at_once: Floats = cores * np.maximum(bursts * life, settings.min_burst_seconds)
+    at_once: Floats = rate * np.maximum(bursts * life, settings.min_burst_seconds)
     return at_once
 
 
-def _paced_work(cost: Cost, cores: float, settings: KindSettings) -> float:
+def _paced_work(cost: Cost, rate: float, settings: KindSettings) -> float:
     """Core-seconds of the pod's work that the node is to do before it is given more."""
     longest = settings.max_paced_seconds
     work = cost.work or 0.0
     work = work * min(1.0, longest / cost.held) if cost.held else min(work, longest * cost.share)
-    return min(work, longest * cores)
+    return min(work, longest * rate)
