@@ -56,6 +56,15 @@ VALUES = {
     "less than a thousandth is rounded up, as quantities are": (vector("0.0001"), 1),
     "a number that floats cannot hold exactly": (vector("0.007"), 7),
     "more than the largest quantity": (vector("1e300"), 2**63 - 1),
+    "warnings about the query itself": (
+        vector("1")
+        | {"warnings": ["PromQL warning: quantile value must be small", "2 more warning annotations omitted"]},
+        1000,
+    ),
+    "what servers of before Prometheus 3 say about the query": (
+        vector("1") | {"warnings": ["PromQL info: metric might not be a counter"]},
+        1000,
+    ),
 }
 
 
@@ -84,6 +93,11 @@ FAULTS = {
     "nested without end": (says(200, "[" * 60_000), "this is not an answer of Prometheus"),
     "a sample without a value": (says(200, data("vector", [{}])), "this is not an answer of Prometheus"),
     "a part of the data": (says(200, vector("1") | {"isPartial": True}), "lacks a part of the data"),
+    "the rest of the data beside a remote read that fails": (
+        says(200, vector("1") | {"warnings": ["PromQL warning: x", "remote_read: server returned HTTP status 500"]}),
+        "may lack a part of the data: remote_read: server returned HTTP status 500",
+    ),
+    "warnings of another form": (says(200, vector("1") | {"warnings": 7}), "not an answer of Prometheus"),
     "more than a value takes": (says(200, vector(*["1"] * 4000)), "an answer of more than 64 KiB"),
 }
 

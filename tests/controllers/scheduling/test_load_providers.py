@@ -119,6 +119,11 @@ FAULTS = {
         "returns 50001 series: the query must return one for each node",
     ),
     "a part of the data": (says(200, GOOD | {"isPartial": True}), "BadAnswer", "lacks a part of the data (isPartial)"),
+    "the rest of the data beside a remote read that fails": (
+        says(200, GOOD | {"warnings": ["remote_read: server returned HTTP status 500"]}),
+        "BadAnswer",
+        "may lack a part of the data: remote_read: server returned HTTP status 500",
+    ),
     "more than any cluster's": (says(200, " " * (17 * 2**20)), "BadAnswer", "more than 16 MiB"),
     "a scalar": (says(200, {"data": {"resultType": "scalar", "result": [1, "1"]}}), "BadAnswer", "returns a scalar"),
     "no series": (says(200, vector()), "NoSeries", "returned no series"),

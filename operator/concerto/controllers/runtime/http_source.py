@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
@@ -129,6 +130,19 @@ def prometheus_error(response: Response) -> SourceError:
     if words:
         return SourceError("QueryFailed", words)
     return SourceError("BadAnswer", f"answered {status}, which is not an answer of Prometheus")
+
+
+def missing_data(answer: Mapping[str, Any]) -> str:
+    """What an answer to a query says of data that it lacks; empty if it has all.
+
+    Where a remote read fails, Prometheus answers with the rest of the data, and with a warning: a sum seems to have
+    fallen. Its warnings about the query itself begin with "PromQL", and concern no missing data.
+    """
+    if answer.get("isPartial"):
+        return "lacks a part of the data (isPartial)"
+    warnings = [str(each) for each in answer.get("warnings") or ()]
+    told = [each for each in warnings if not each.startswith("PromQL ") and not each.endswith("annotations omitted")]
+    return f"may lack a part of the data: {told[0]}" if told else ""
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

@@ -11,7 +11,14 @@ from typing import Any
 
 from concerto.autoscaling.pods import MetricError
 from concerto.controllers.autoscaling.sources.answers import NOT_OF_THIS_FORM
-from concerto.controllers.runtime.http_source import WHOLE_ANSWERS, HttpClient, Limits, SourceError, prometheus_error
+from concerto.controllers.runtime.http_source import (
+    WHOLE_ANSWERS,
+    HttpClient,
+    Limits,
+    SourceError,
+    missing_data,
+    prometheus_error,
+)
 
 _MAX_BYTES = {"query": 2**16, "query_range": 2**20}
 """Of an answer, by endpoint: a value takes some hundred bytes, and a series of 1,100 points 40 KiB. Values are read at
@@ -116,13 +123,12 @@ class PrometheusMetrics:
             raise MetricError(f"unable to fetch metrics from Prometheus: {error}") from error
         try:
             answer = json.loads(response.body)
-            data, is_partial = answer["data"], answer.get("isPartial")
+            data, lacks = answer["data"], missing_data(answer)
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
-        if is_partial:
-            raise MetricError(
-                "unable to fetch metrics from Prometheus: its answer lacks a part of the data (isPartial)"
-            )
+        if lacks:
+            cut = SourceError("BadAnswer", f"its answer {lacks}")  # it quotes the server
+            raise MetricError(f"unable to fetch metrics from Prometheus: {cut}")
         return data
 
     async def _connected(self) -> HttpClient:

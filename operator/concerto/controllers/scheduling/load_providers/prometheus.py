@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from concerto.api.metric_provider import PrometheusQuery, PrometheusSettings
 from concerto.api.schedulingprofile import LoadWindow
 from concerto.capacity.windows import WINDOW_SECONDS
-from concerto.controllers.runtime.http_source import WHOLE_ANSWERS, HttpClient, Limits, SourceError, prometheus_error
+from concerto.controllers.runtime.http_source import (
+    WHOLE_ANSWERS,
+    HttpClient,
+    Limits,
+    SourceError,
+    missing_data,
+    prometheus_error,
+)
 from concerto.controllers.scheduling.load_providers.source import Answer
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import Series
@@ -152,8 +159,8 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
     try:
         answer = json.loads(payload)
         data = answer["data"]
-        if answer.get("isPartial"):
-            raise SourceError("BadAnswer", "lacks a part of the data (isPartial)")
+        if lacks := missing_data(answer):
+            raise SourceError("BadAnswer", lacks)
         if data["resultType"] != "vector":
             raise SourceError("BadAnswer", f"returns a {data['resultType']} instead of one value for each node")
         if len(data["result"]) > _MAX_SERIES:
