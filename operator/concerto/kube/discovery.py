@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from concerto.api.predictivehpa import ObjectReference
-from concerto.kube import KubeError, NotFound, Resource, Session
+from concerto.kube import KubeError, NotFound, Object, Resource, Session
+
+_TIMEOUT_SECONDS, _ATTEMPTS = 5.0, 2
+"""Of a request: what a group that another server serves is answered by may hang, and callers ask again."""
 
 
 class UnknownKind(KubeError):
@@ -28,6 +31,11 @@ class Kinds:
         self._cache_seconds = cache_seconds
         self._cache: dict[tuple[str, str, str], tuple[float, Resource]] = {}  # by group, version and kind
 
+    def known(self, reference: ObjectReference) -> Resource | None:
+        """The resource of a kind if that is known without a request."""
+        cached = self._cache.get((reference.group, reference.version, reference.kind))
+        return cached[1] if cached is not None and self._is_fresh(cached[0]) else None
+
     async def find(self, reference: ObjectReference) -> Resource:
         """The resource of a kind: in the reference's version if that is served, else in the group's preferred one.
 
@@ -35,30 +43,37 @@ class Kinds:
             UnknownKind: the API server serves no such kind.
             KubeError: the API server did not answer.
         """
-        key = (reference.group, reference.version, reference.kind)
-        cached = self._cache.get(key)
-        if cached is None or not self._is_fresh(cached[0]):
+        found = self.known(reference)
+        if found is None:
             now = self._clock()
-            found = await self._discover(reference)
+            try:
+                found = await self._discover(reference)
+            except (AttributeError, LookupError, TypeError) as error:
+                # Perhaps another server's
+                text = f"what is served in {reference.api_version} is not a list of kinds: {error!r}"
+                raise UnknownKind(text) from error
             self._cache = {each: known for each, known in self._cache.items() if self._is_fresh(known[0])}
-            cached = self._cache[key] = (now, found)
-        return cached[1]
+            self._cache[reference.group, reference.version, reference.kind] = (now, found)
+        return found
 
     def _is_fresh(self, asked_at: float) -> bool:
         return 0.0 <= self._clock() - asked_at <= self._cache_seconds
+
+    async def _get(self, path: str) -> Object:
+        return await self._session.request("GET", path, timeout_seconds=_TIMEOUT_SECONDS, attempts=_ATTEMPTS)
 
     async def _discover(self, reference: ObjectReference) -> Resource:
         group, version = reference.group, reference.version or "v1"
         versions = [version]
         if group:
             try:
-                found = await self._session.get(f"/apis/{group}")
+                found = await self._get(f"/apis/{group}")
             except NotFound as error:
                 raise UnknownKind(f"no API group {group!r} is served, so no kind {reference.kind!r} in it") from error
             versions.append(found["preferredVersion"]["version"])
         for each in dict.fromkeys(versions):
             try:
-                listed = await self._session.get(f"/apis/{group}/{each}" if group else f"/api/{each}")
+                listed = await self._get(f"/apis/{group}/{each}" if group else f"/api/{each}")
             except NotFound:
                 continue
             for item in listed.get("resources") or ():

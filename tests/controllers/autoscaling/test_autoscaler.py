@@ -280,10 +280,10 @@ def test_selectors_that_claim_the_same_pods_are_distinguished_from_those_that_do
     selectors.put(("n", "one"), parse_selector("app=web"))
     selectors.put(("n", "all"), parse_selector("tier"))
     selectors.put(("m", "one"), parse_selector("app=web"))
-    assert selectors.claimants("n", [{"app": "web"}]) == [("n", "one")]
-    assert selectors.claimants("n", [{"app": "web", "tier": "x"}]) == [("n", "all"), ("n", "one")]
+    assert selectors.claimants("n", [{"app": "web"}], 1000).keys == [("n", "one")]
+    assert selectors.claimants("n", [{"app": "web", "tier": "x"}], 1000).keys == [("n", "all"), ("n", "one")]
     selectors.put(("n", "all"), None)
-    assert selectors.claimants("n", [{"app": "web", "tier": "x"}]) == [("n", "one")]
+    assert selectors.claimants("n", [{"app": "web", "tier": "x"}], 1000).keys == [("n", "one")]
 
 
 def test_room_for_a_rise_is_a_reservation_that_the_crd_takes():

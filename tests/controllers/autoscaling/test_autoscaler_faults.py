@@ -402,7 +402,7 @@ async def test_what_is_overtaken_while_it_is_looked_at_is_not_carried_out(slow, 
             await asyncio.gather(*autoscaler._tasks)
         assert world.scaled == {}
         if after is None:
-            assert autoscaler.observer.selectors.claimants("n", [{"app": "web"}]) == [], (
+            assert autoscaler.observer.selectors.claimants("n", [{"app": "web"}], 1000).keys == [], (
                 "nor does it claim pods for ever"
             )
             assert "forecast_active{" not in generate_latest(autoscaler._metrics.registry).decode(), (

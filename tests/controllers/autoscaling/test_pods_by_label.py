@@ -13,6 +13,7 @@ from concerto.autoscaling.initialisation import Initialisation, InitialisationSe
 from concerto.autoscaling.pods import Sample, group_pods, serving
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
+from support.step_counts import steps_of
 
 NOW = 1_772_366_400.0
 STAMP = "2026-03-01T12:00:00Z"
@@ -32,11 +33,62 @@ def test_only_labels_that_a_selector_names_are_indexed_and_nothing_of_what_is_go
         assert [p.name for p in index.select("n", parse_selector("app=web"))] == ["a"]
     index.on_change(None, pod("b", app="web", tier="x"))
     assert [p.name for p in index.select("n", parse_selector("tier=x,app=web"))] == ["b"]
-    assert set(index._by_label["n"]) == {"tier"}
+    assert set(index._by_label["n"]) == {"app", "tier"}
     index.on_change(pod("b", app="web", tier="x"), None)
     index.on_change(pod("a", app="web", job="1"), None)
     selectors.put(("n", "one"), None)
     assert not index._pods and not index._by_label and not index._selectors_of and not selectors._by_pair
+
+
+def shop(pods: int, **labels: str) -> PodsByLabel:
+    """Pods of one application, each with a label of its own."""
+    index = PodsByLabel()
+    for number in range(pods):
+        index.on_change(None, pod(f"p{number}", app="shop", pod=f"p{number}", component=f"c{number % 20}", **labels))
+    return index
+
+
+def test_pods_are_found_by_the_label_that_few_others_have():
+    index = shop(200)
+    selector = parse_selector("app=shop,component=c7")
+    index.index("n", selector)
+    assert [found.name for found in index.select("n", selector)] == sorted(f"p{n}" for n in range(7, 200, 20))
+    assert index.comparisons("n", selector) == 10 * selector.parts
+    index.unindex("n", selector)
+    assert index.comparisons("n", selector) == 200 * selector.parts
+    assert not index._by_label and not index._selectors_of
+
+
+def test_a_label_that_a_selector_requires_twice_is_indexed_once_and_gone_with_it():
+    index, selector = shop(3), parse_selector("app=shop,app=bar,app=shop")
+    index.index("n", selector)
+    assert index.select("n", selector) == []
+    index.unindex("n", selector)
+    assert not index._by_label and not index._selectors_of
+
+
+def claims(objects: int, pods: int, selector: str) -> tuple[SelectorIndex, list[dict[str, str]]]:
+    """Objects with selectors, in which ``{}`` is their number, and the labels of pods."""
+    index = shop(pods)
+    selectors = SelectorIndex(index)
+    for number in range(objects):
+        selectors.put(("n", f"o{number}"), parse_selector(selector.format(number)))
+    return selectors, [dict(each.labels) for each in index.select("n", parse_selector("app=shop"))]
+
+
+def test_objects_of_one_selector_are_found_without_comparing_each_with_each_pod():
+    selectors, labels = claims(300, 300, "app=shop")
+    steps = steps_of(lambda: selectors.claimants("n", labels, 10_000))
+    assert steps < 150_000, "some for each object, and some for each pod"
+    assert selectors.claimants("n", labels, 10_000).keys == sorted(("n", f"o{n}") for n in range(300))
+
+
+def test_selectors_that_tell_all_pods_apart_are_not_compared_for_long():
+    selectors, labels = claims(300, 300, "app=shop,pod notin (p{})")
+    found = selectors.claimants("n", labels, 10_000)
+    assert found.keys is None
+    assert found.comparisons > 10_000
+    assert steps_of(lambda: selectors.claimants("n", labels, 10_000)) < 150_000
 
 
 BOMBS: dict[str, dict[str, Any]] = {

@@ -112,7 +112,8 @@ class PredictiveHPAController:
             session, discovered, PodReader(api, agents), self._prometheus, timeout_seconds=timeout
         )
         self._events = ObjectEvents(recorder, clock)
-        self.observer = Observer(self._targets, measurements, self._events, clock, self.settings)
+        self._budget = SyncBudget(self.settings.max_syncs_per_namespace, self.settings.controller.sync_seconds)
+        self.observer = Observer(self._targets, measurements, self._events, clock, self.settings, self._budget.charge)
         self._history = HistoryLoader(self._prometheus, self._events, clock)
         self.forecaster = Forecaster(clock, self.settings, self._report_bug)
         statuses = StatusWriter(session, self.settings, context.may_write)
@@ -120,7 +121,6 @@ class PredictiveHPAController:
         self._objects: dict[Key, TrackedObject] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_objects = asyncio.Event()
-        self._budget = SyncBudget(self.settings.max_syncs_per_namespace, self.settings.controller.sync_seconds)
 
     async def run(self) -> None:
         """Take note of the objects and their pods, and scale, until cancelled."""

@@ -64,8 +64,12 @@ class ForecastMetrics:
     """Load, replicas and forecast of each object, and how often targets were scaled."""
 
     def __init__(self, registry: CollectorRegistry, max_objects: int = 500) -> None:
-        """At most ``max_objects`` objects have series. Another one gets series once one of these is forgotten."""
+        """At most ``max_objects`` objects have series, of each namespace as many as of any other that has so many.
+
+        Another object gets series once one of these is forgotten.
+        """
         self._max_objects = max_objects
+        self._of_namespace: dict[str, set[tuple[str, str]]] = {}
         self._shown: set[tuple[str, str]] = set()
         self._left_out: set[tuple[str, str]] = set()
         self._forecast, self._load = (
@@ -110,20 +114,39 @@ class ForecastMetrics:
     def forget(self, namespace: str, name: str) -> None:
         """Remove the series of an object."""
         key = (namespace, name)
-        for gauge in self.gauges():
-            _show(gauge, key, None)
-        self._shown.discard(key)
+        self._remove(key)
         self._left_out.discard(key)
         self._without.set(len(self._left_out))
 
     def _admit(self, key: tuple[str, str]) -> bool:
-        if key not in self._shown and len(self._shown) >= self._max_objects:
-            self._left_out.add(key)
-        else:
-            self._shown.add(key)
-            self._left_out.discard(key)
+        if key not in self._shown:
+            if len(self._shown) < self._max_objects or self._make_way(key[0]):
+                self._shown.add(key)
+                self._of_namespace.setdefault(key[0], set()).add(key)
+                self._left_out.discard(key)
+            else:
+                self._left_out.add(key)
         self._without.set(len(self._left_out))
         return key in self._shown
+
+    def _make_way(self, namespace: str) -> bool:
+        """Take the series of an object of the namespace with most; False if this one has as many, or one less."""
+        most = max(self._of_namespace.values(), key=len, default=set[tuple[str, str]]())
+        if len(most) < len(self._of_namespace.get(namespace, ())) + 2:
+            return False
+        key = max(most)
+        self._remove(key)
+        self._left_out.add(key)
+        return True
+
+    def _remove(self, key: tuple[str, str]) -> None:
+        for gauge in self.gauges():
+            _show(gauge, key, None)
+        self._shown.discard(key)
+        own = self._of_namespace.get(key[0], set())
+        own.discard(key)
+        if not own:
+            self._of_namespace.pop(key[0], None)
 
 
 def _show(gauge: Gauge, key: tuple[str, str], value: float | None) -> None:

@@ -36,8 +36,9 @@ from concerto.controllers.autoscaling.targets import Scale
 from concerto.kube import Session
 from concerto.kube.discovery import Kinds
 
-_CONCURRENCY, _OF_ONE_NAMESPACE = 256, 16
-"""Requests to the custom and external metrics APIs and to Prometheus at a time."""
+_CONCURRENCY, _OF_ONE_NAMESPACE = 128, 16
+"""Requests at a time to each of the custom metrics API, the external metrics API and Prometheus. Those to the first two
+go through the API server, to which there are `SessionSettings.max_requests` for all."""
 _CALLED = {
     "Resource": "resource metric",
     "ContainerResource": "container metric",
@@ -122,7 +123,10 @@ class Measurements:
         self._prometheus = prometheus
         self._custom = CustomMetrics(session, kinds, timeout_seconds=timeout_seconds)
         self._timeout = timeout_seconds
-        self._turns = NamespaceTurns(_CONCURRENCY, _OF_ONE_NAMESPACE)
+        # Each its own: one that hangs keeps nobody from the others
+        self._custom_turns, self._external_turns, self._prometheus_turns = (
+            NamespaceTurns(_CONCURRENCY, _OF_ONE_NAMESPACE) for _ in range(3)
+        )
 
     async def measure(self, metrics: Sequence[MetricSpec], request: MetricRequest) -> Measured:
         """What all metrics of an object ask for."""
@@ -146,11 +150,9 @@ class Measurements:
                 case "Resource" | "ContainerResource":
                     return self._resource(metric, request, readings)
                 case "Pods":
-                    async with self._turns.turn(request.namespace):
-                        return await self._pods(metric, request)
+                    return await self._pods(metric, request)
                 case _:
-                    async with self._turns.turn(request.namespace):
-                        return await self._total(metric, request)
+                    return await self._total(metric, request)
         except MetricError as error:
             what = f"{metric.container or metric.name} {_CALLED[metric.type]}"
             return Failure(metric.failure_reason, f"failed to get {what} value: {error}")
@@ -173,9 +175,10 @@ class Measurements:
         )
 
     async def _pods(self, metric: MetricSpec, request: MetricRequest) -> Proposal:
-        samples = await self._custom.of_pods(
-            request.namespace, metric.name, request.scale.selector, metric.selector, now=request.now
-        )
+        async with self._custom_turns.turn(request.namespace):
+            samples = await self._custom.of_pods(
+                request.namespace, metric.name, request.scale.selector, metric.selector, now=request.now
+            )
         return self._average(metric, request, samples, f"pods metric {metric.name}", None)
 
     def _average(
@@ -219,22 +222,28 @@ class Measurements:
     async def _input(self, metric: MetricSpec, request: MetricRequest) -> float:
         """As it is: a formula may multiply a thousandth by a million."""
         if metric.type == "Prometheus":
-            return await self._prometheus.number(request.namespace, metric.query)
-        return await external_number(
-            self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
-        )
+            async with self._prometheus_turns.turn(request.namespace):
+                return await self._prometheus.number(request.namespace, metric.query)
+        async with self._external_turns.turn(request.namespace):
+            return await external_number(
+                self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
+            )
 
     async def _value(self, metric: MetricSpec, request: MetricRequest) -> tuple[int, str]:
         """A metric that is one number, in thousandths, and what messages call it."""
+        namespace = request.namespace
         if metric.type == "Prometheus":
-            value = await self._prometheus.value(request.namespace, metric.query)
+            async with self._prometheus_turns.turn(namespace):
+                value = await self._prometheus.value(namespace, metric.query)
             return value, f"Prometheus metric {metric.name}"
         if metric.described is not None:
-            value = await self._custom.of_object(request.namespace, metric.name, metric.described, metric.selector)
+            async with self._custom_turns.turn(namespace):
+                value = await self._custom.of_object(namespace, metric.name, metric.described, metric.selector)
             return value, f"{metric.described.kind} metric {metric.name}"
-        value = await external_metric(
-            self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
-        )
+        async with self._external_turns.turn(namespace):
+            value = await external_metric(
+                self._session, namespace, metric.name, metric.selector, timeout_seconds=self._timeout
+            )
         return value, f"external metric {metric.name}({metric.selector})"
 
 

@@ -9,7 +9,10 @@ from weakref import WeakValueDictionary
 
 
 class NamespaceTurns:
-    """Turns to ask: a namespace whose questions stay without an answer holds up its own, and not those of others."""
+    """Turns to ask: a namespace whose questions stay without an answer holds up its own, and not those of others.
+
+    Questions about kinds take turns by kind instead: of one that hangs, they hang in all namespaces.
+    """
 
     def __init__(self, at_a_time: int, of_one_namespace: int) -> None:
         self._limit = asyncio.Semaphore(at_a_time)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +24,10 @@ from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import NO_SPEC, ObjectEvents, TrackedObject
 from concerto.kube import KubeError, NotFound
 from concerto.kube.resources import PREDICTIVE_HPAS
+
+_MAX_COMPARISONS, _OF_A_SYNC = 200_000, 20_000
+"""Of selectors with pods: in one sync, and those that take as long as all else of a few syncs."""
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,16 @@ class Observer:
         events: ObjectEvents,
         clock: Callable[[], float],
         settings: PredictiveHPASettings,
+        charge: Callable[[str, int, float], None] = lambda namespace, syncs, now: None,
     ) -> None:
+        """Args:
+        targets: reads scales.
+        measurements: reads metrics.
+        events: records events.
+        clock: seconds.
+        settings: of the controller.
+        charge: is told how many further syncs of a namespace one of them counts as, and the time.
+        """
         self.pods = PodsByLabel()
         self.selectors = SelectorIndex(self.pods)
         self.conflicts = TargetConflicts()
@@ -83,7 +95,7 @@ class Observer:
         self._events = events
         self._clock = clock
         self._settings = settings
-        self._limit = asyncio.Semaphore(settings.concurrency)
+        self._charge = charge
 
     async def observe(self, tracked: TrackedObject, is_current: Callable[[], bool]) -> Observation | None:
         """Observe an object.
@@ -107,8 +119,7 @@ class Observer:
             self._events.warning(tracked, "InvalidSeason", "Forecasting", wrong_exceptions)
         bounds = scheduled(bounds_of(spec, self._settings.controller), now_open)
         try:
-            async with self._limit:
-                scale = await self._targets.read(spec.namespace, spec.target)
+            scale = await self._targets.read(spec.namespace, spec.target)
         except KubeError as error:
             if not is_current():
                 return None
@@ -137,9 +148,11 @@ class Observer:
         if (conflict := self._conflict(tracked, spec)) is not None:
             return replace(observed, conflict=conflict)
         selector, wrong = self._selector(tracked, spec, scale)
-        pods = self.pods.select(spec.namespace, selector) if selector else []
-        gone = self.pods.gone(spec.namespace, selector) if selector else []
-        observed = replace(observed, pods=pods, gone=gone)
+        if selector is not None:
+            pods, gone = self.pods.select(spec.namespace, selector), self.pods.gone(spec.namespace, selector)
+            observed = replace(observed, pods=pods, gone=gone)
+            if spec.prediction.mode != "Preview":
+                wrong = self._also_selected(tracked, spec, scale, pods)
         # While scaling is paused nothing depends on the metrics, but the history goes on
         is_paused = tracked.pause is not None and scale.replicas > 0
         if not (needs_metrics(bounds, scale.replicas) or is_paused):
@@ -156,7 +169,7 @@ class Observer:
         others = self.conflicts.of((PREDICTIVE_HPAS.kind, *tracked.key))
         if not others:
             return None
-        names = ", ".join(f"{kind} {name}" for kind, _, name in others)
+        names = _listed([f"{kind} {name}" for kind, _, name in others])
         message = f"{spec.target.kind} {spec.target.name} is also scaled by {names}: delete one of them"
         self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
         return Condition("ScalingActive", "False", "AmbiguousSelector", message)
@@ -175,16 +188,37 @@ class Observer:
         except ValueError as error:
             self._events.warning(tracked, "InvalidSelector", "Selecting", str(error))
             return None, Condition("ScalingActive", "False", "InvalidSelector", str(error))
-        if spec.prediction.mode == "Preview":
-            return selector, None
-        self.selectors.put(tracked.key, selector)
-        others = self.selectors.claimants(spec.namespace, self.pods.labels(spec.namespace, selector))
-        if len(others) > 1:
-            names = ", ".join(f"{namespace}/{name}" for namespace, name in others)
-            message = f"pods by selector {scale.selector} are controlled by multiple PredictiveHPAs: {names}"
-            self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
-            return selector, Condition("ScalingActive", "False", "AmbiguousSelector", message)
+        if spec.prediction.mode != "Preview":
+            self.selectors.put(tracked.key, selector)
+        comparisons = self.pods.comparisons(spec.namespace, selector)
+        self._charge(spec.namespace, comparisons // _OF_A_SYNC, self._clock())
+        if comparisons > _MAX_COMPARISONS:
+            message = (
+                f"it would take too long to compare the selector's {selector.parts} parts with the pods of the "
+                "namespace: shorten the selector, or let it require a label that few other pods have"
+            )
+            self._events.warning(tracked, "InvalidSelector", "Selecting", message)
+            return None, Condition("ScalingActive", "False", "InvalidSelector", message)
         return selector, None
+
+    def _also_selected(
+        self, tracked: TrackedObject, spec: PredictiveHPA, scale: Scale, pods: Sequence[PodView]
+    ) -> Condition | None:
+        """The condition where others select some of the target's pods, too."""
+        labels = [pod.labels for pod in pods]
+        keys, comparisons = self.selectors.claimants(spec.namespace, labels, _MAX_COMPARISONS)
+        self._charge(spec.namespace, comparisons // _OF_A_SYNC, self._clock())
+        if keys is not None and len(keys) < 2:
+            return None
+        message = (
+            f"it would take too long to compare the pods by selector {scale.selector} with the selectors of other "
+            "PredictiveHPAs: let each target's selector require a label that only its own pods have"
+        )
+        if keys is not None:
+            names = _listed([f"{namespace}/{name}" for namespace, name in keys])
+            message = f"pods by selector {scale.selector} are controlled by multiple PredictiveHPAs: {names}"
+        self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
+        return Condition("ScalingActive", "False", "AmbiguousSelector", message)
 
     async def _measure(self, observed: Observation, scale: Scale) -> Measured:
         tracked, spec = observed.tracked, observed.spec
@@ -214,3 +248,9 @@ class Observer:
         typical = tracked.state.initialisation.typical(self._settings.initialisation)
         longest = max(controller.cpu_initialization_seconds, 2 * typical)
         return replace(controller, cpu_initialization_seconds=longest, first_readiness=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some of the names: each of hundreds of objects would have the names of all others in its status."""
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

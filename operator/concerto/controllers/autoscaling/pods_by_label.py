@@ -5,11 +5,12 @@ Users choose labels freely, so they are indexed only where a registered selector
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector
@@ -21,6 +22,10 @@ logger = logging.getLogger(__name__)
 Key = tuple[str, str]
 Labels = Mapping[str, str]
 
+_MAX_INDEXED = 3
+"""Labels of a selector; each takes memory for each pod that has it."""
+_FEW_LABELS = 64
+"""Up to so many labels that selectors name, it takes less time to find pods that are alike in them."""
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _GONE_SECONDS, _MAX_GONE = 300.0, 10_000
 """Seconds for which deleted pods are remembered (readings are never older), and their number per namespace."""
@@ -63,43 +68,48 @@ class PodsByLabel:
                 self._remember_gone(namespace, _GonePod(pod.labels, Gone(before.ready_since, pod.deleting_since)))
 
     def index(self, namespace: str, selector: LabelSelector) -> None:
-        """Index the label that this selector asks one exact value of; call `unindex` when the selector is gone."""
-        if (pair := exact_pair(selector)) is None:
-            return
-        self._selectors_of[namespace, pair[0]] += 1
-        if pair[0] not in self._by_label[namespace]:
-            values = self._by_label[namespace][pair[0]] = {}
-            for name, pod in self._pods.get(namespace, {}).items():
-                if (value := pod.labels.get(pair[0])) is not None:
-                    values.setdefault(value, set()).add(name)
+        """Index the labels that this selector asks one exact value of; call `unindex` when the selector is gone."""
+        for key, _ in exact_pairs(selector):
+            self._selectors_of[namespace, key] += 1
+            if key not in self._by_label[namespace]:
+                values = self._by_label[namespace][key] = {}
+                for name, pod in self._pods.get(namespace, {}).items():
+                    if (value := pod.labels.get(key)) is not None:
+                        values.setdefault(value, set()).add(name)
 
     def unindex(self, namespace: str, selector: LabelSelector) -> None:
         """The reverse of `index`."""
-        if (pair := exact_pair(selector)) is None:
-            return
-        self._selectors_of[namespace, pair[0]] -= 1
-        if self._selectors_of[namespace, pair[0]] <= 0:
-            del self._selectors_of[namespace, pair[0]]
-            del self._by_label[namespace][pair[0]]
-            if not self._by_label[namespace]:
-                del self._by_label[namespace]
+        for key, _ in exact_pairs(selector):
+            self._selectors_of[namespace, key] -= 1
+            if self._selectors_of[namespace, key] <= 0:
+                del self._selectors_of[namespace, key]
+                del self._by_label[namespace][key]
+                if not self._by_label[namespace]:
+                    del self._by_label[namespace]
 
     def select(self, namespace: str, selector: LabelSelector) -> list[PodView]:
         """The selected pods."""
         pods = self._pods.get(namespace, {})
-        names: Iterable[str] = pods
-        indexed = self._by_label.get(namespace, {})
-        if (pair := exact_pair(selector)) is not None and pair[0] in indexed:
-            names = indexed[pair[0]].get(pair[1], ())
-        return [pods[name] for name in sorted(names) if selector.matches(pods[name].labels)]
+        return [pods[n] for n in sorted(self._candidates(namespace, selector)) if selector.matches(pods[n].labels)]
+
+    def comparisons(self, namespace: str, selector: LabelSelector) -> int:
+        """How long `select` and `gone` take: one part of the selector, compared with one pod, counts once."""
+        return selector.parts * (len(self._candidates(namespace, selector)) + len(self._gone.get(namespace, ())))
 
     def gone(self, namespace: str, selector: LabelSelector) -> list[Gone]:
         """Of the selected pods, those that took load in the last minutes and are deleted."""
         return [pod.gone for pod in self._gone.get(namespace, ()) if selector.matches(pod.labels)]
 
-    def labels(self, namespace: str, selector: LabelSelector) -> list[Labels]:
-        """Labels of the selected pods."""
-        return [pod.labels for pod in self.select(namespace, selector)]
+    def _candidates(self, namespace: str, selector: LabelSelector) -> Collection[str]:
+        """Names of the pods that have that label, of those the selector requires one exact value of, which fewest have.
+
+        All pods of an application may have the first one.
+        """
+        indexed = self._by_label.get(namespace, {})
+        found: list[Collection[str]] = [
+            indexed[key].get(value, ()) for key, value in exact_pairs(selector) if key in indexed
+        ]
+        return min(found, key=len, default=self._pods.get(namespace, {}))
 
     def _add(self, namespace: str, name: str, pod: PodView) -> None:
         self._pods[namespace][name] = pod
@@ -132,6 +142,18 @@ class PodsByLabel:
             remembered.popleft()
 
 
+class Claimants(NamedTuple):
+    """Who selects some pods.
+
+    Attributes:
+        keys: the objects, in order; None if it would take too long to compare all selectors with all pods.
+        comparisons: what that takes; see `PodsByLabel.comparisons`.
+    """
+
+    keys: list[Key] | None
+    comparisons: int
+
+
 class SelectorIndex:
     """Selectors of objects: finds objects that select the same pods, and has their labels indexed."""
 
@@ -159,16 +181,21 @@ class SelectorIndex:
                 if not self._by_pair[where]:
                     del self._by_pair[where]
 
-    def claimants(self, namespace: str, labels: Iterable[Labels]) -> list[Key]:
-        """Objects that select any pod with one of these sets of labels, in order."""
-        found: set[Key] = set()
-        for each in labels:
-            pairs: list[tuple[str, str] | None] = [None, *each.items()]
-            for pair in pairs:
-                for key in self._by_pair.get((namespace, pair), ()):
-                    if key not in found and self._selectors[key].matches(each):
-                        found.add(key)
-        return sorted(found)
+    def claimants(self, namespace: str, labels: Iterable[Labels], max_comparisons: int) -> Claimants:
+        """Objects that select any pod with one of these sets of labels."""
+        sets = list(labels)
+        pairs: set[tuple[str, str] | None] = {None, *(pair for each in sets for pair in each.items())}
+        selectors = {key: self._selectors[key] for pair in pairs for key in self._by_pair.get((namespace, pair), ())}
+        # Pods of a workload differ in labels that no selector names
+        named = sorted({r.key for selector in selectors.values() for r in selector.requirements or ()})
+        if len(named) <= _FEW_LABELS:
+            alike = {tuple(each.get(name) for name in named): each for each in sets}
+            sets = list(alike.values())
+        comparisons = len(sets) * sum(selector.parts for selector in selectors.values())
+        if comparisons > max_comparisons:
+            return Claimants(None, comparisons)
+        found = (key for key, selector in selectors.items() if any(selector.matches(each) for each in sets))
+        return Claimants(sorted(found), comparisons)
 
 
 def _first_ready(before: PodView, now: PodView) -> float | None:
@@ -181,9 +208,12 @@ def _first_ready(before: PodView, now: PodView) -> float | None:
     return now.ready_since if never else None
 
 
+def exact_pairs(selector: LabelSelector) -> list[tuple[str, str]]:
+    """Labels and the one value that each must have, the first few of them."""
+    exact = (r for r in selector.requirements or () if r.operator == "In" and len(r.values) == 1)
+    return list(dict.fromkeys((r.key, r.values[0]) for r in itertools.islice(exact, _MAX_INDEXED)))
+
+
 def exact_pair(selector: LabelSelector) -> tuple[str, str] | None:
-    """A label and the one value it must have; None where the selector requires no exact value."""
-    for requirement in selector.requirements or ():
-        if requirement.operator == "In" and len(requirement.values) == 1:
-            return requirement.key, requirement.values[0]
-    return None
+    """The first of them; None where the selector requires no exact value."""
+    return next(iter(exact_pairs(selector)), None)

@@ -20,7 +20,6 @@ class PredictiveHPASettings:
         forecast: constants of the models.
         initialisation: how start-up times are learned.
         action: how an active forecast acts on replicas.
-        concurrency: number of scales that are read at a time.
         stale_seconds: a forecast expires when its newest sample is older than this.
         status_interval_seconds: when only remembered members of a status change, they are written this often.
         metrics_timeout_seconds: timeout of one request to a metrics API.
@@ -38,7 +37,6 @@ class PredictiveHPASettings:
     forecast: ForecastSettings = field(default_factory=ForecastSettings)
     initialisation: InitialisationSettings = field(default_factory=InitialisationSettings)
     action: ActionSettings = field(default_factory=ActionSettings)
-    concurrency: int = 32
     stale_seconds: float = 120.0
     status_interval_seconds: float = 60.0
     metrics_timeout_seconds: float = 10.0

@@ -16,11 +16,20 @@ class SyncBudget:
 
     def take(self, namespace: str, now: float) -> bool:
         """Whether one more sync of this namespace may start now; counts it if so."""
-        index = int(now // self._period)
-        if index != self._index:
-            self._index = index
-            self._used.clear()
+        self._begin(now)
         if self._used[namespace] >= self._max_syncs:
             return False
         self._used[namespace] += 1
         return True
+
+    def charge(self, namespace: str, syncs: int, now: float) -> None:
+        """Count that a sync of this namespace takes as long as so many more."""
+        self._begin(now)
+        self._used[namespace] += syncs
+
+    def _begin(self, now: float) -> None:
+        """Begin to count anew if another period has begun."""
+        index = int(now // self._period)
+        if index != self._index:
+            self._index = index
+            self._used.clear()

@@ -13,13 +13,16 @@ from functools import partial
 from typing import Any
 
 from concerto.api.predictivehpa import ObjectReference, format_selector
-from concerto.kube import Conflict, NotFound, Object, Reflector, Resource, Session, Unreachable
+from concerto.controllers.autoscaling.namespace_turns import NamespaceTurns
+from concerto.kube import Conflict, KubeError, NotFound, Object, Reflector, Resource, Session, Unreachable
 from concerto.kube.confirmed_writes import WriteSettings, write_until_known
-from concerto.kube.discovery import Kinds
+from concerto.kube.discovery import Kinds, UnknownKind
 
 _WATCHED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 _WRITE_SECONDS, _ATTEMPT_SECONDS = 10.0, 4.0
 """Timeouts of a scale write and of one attempt; the next sync decides anew."""
+_CONCURRENCY, _OF_ONE_KIND = 64, 8
+"""Kinds and scales that are asked for at a time. Behind a group or a kind may be a server or a webhook that hangs."""
 _WRITE_SETTINGS = WriteSettings(give_up_after_seconds=0.5)
 _NO_SUCH_PATH = "the server could not find the requested resource"
 
@@ -65,18 +68,26 @@ class Targets:
         self._attempts = write_attempts
         self._patience = patience_seconds
         self._watches: dict[Resource, tuple[Reflector, asyncio.Task[None], float]] = {}
+        self._turns = NamespaceTurns(_CONCURRENCY, _OF_ONE_KIND)  # of groups and kinds
 
     async def read(self, namespace: str, reference: ObjectReference) -> Scale:
         """The present scale.
 
         Raises:
             NotFound: no such target, or its kind has no scale.
-            KubeError: the API server does not answer.
+            UnknownKind: the API server serves no such kind, or it is not namespaced.
+            KubeError: the API server does not answer, or with something else than a scale.
         """
-        resource = await self._kinds.find(reference)
+        resource = self._kinds.known(reference)
+        if resource is None:
+            async with self._turns.turn(reference.group):
+                resource = await self._kinds.find(reference)
+        if not resource.namespaced:
+            raise UnknownKind(f"kind {resource.kind!r} is not namespaced, so no object of it can be scaled")
         if resource.group != "apps" or resource.kind not in _WATCHED:
             # One short attempt: a kind's conversion webhook may hang, and the next sync asks again
-            return await self._ask(resource, namespace, reference.name, timeout_seconds=5.0, attempts=1)
+            async with self._turns.turn(f"{resource.group}/{resource.kind}"):
+                return await self._ask(resource, namespace, reference.name, timeout_seconds=5.0, attempts=1)
         store = await self._watch(resource)
         obj = store.get((namespace, reference.name))
         if obj is None:
@@ -134,14 +145,7 @@ class Targets:
             raise NotFound(
                 404, "NotFound", f"{resource.kind} has no scale subresource, so it can't be scaled"
             ) from error
-        status = raw.get("status") or {}
-        return Scale(
-            (raw.get("spec") or {}).get("replicas", 0),
-            status.get("replicas", 0),
-            status.get("selector", ""),
-            resource,
-            raw,
-        )
+        return _read_scale(resource, raw)
 
     async def _watch(self, resource: Resource) -> Mapping[tuple[str, str], Object]:
         loop = asyncio.get_running_loop()
@@ -160,6 +164,24 @@ class Targets:
             # A reflector retries for ever, without the right to list as well: the caller must get an error
             raise Unreachable(f"{resource.plural} cannot be listed and watched; the operator's log gives the reason")
         return reflector.store
+
+
+def _read_scale(resource: Resource, raw: Any) -> Scale:
+    """What the server of a kind has answered: perhaps not the API server itself.
+
+    Raises:
+        KubeError: it is not a scale.
+    """
+    try:
+        spec, status = raw.get("spec") or {}, raw.get("status") or {}
+        replicas, existing = spec.get("replicas", 0), status.get("replicas") or 0
+        selector = status.get("selector") or ""
+        is_scale = raw.get("kind") == "Scale" and isinstance(selector, str)
+    except AttributeError:
+        is_scale = False
+    if not (is_scale and isinstance(replicas, int) and isinstance(existing, int)):
+        raise KubeError(f"what is served as the scale of {resource.kind} is not a Scale of autoscaling/v1")
+    return Scale(replicas, existing, selector, resource, raw)
 
 
 class _OtherScaleError(Exception):
