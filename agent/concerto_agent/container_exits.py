@@ -11,11 +11,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from concerto_agent.files import GONE
 from concerto_agent.inotify import IN_IGNORED, Inotify
 
 log = logging.getLogger(__name__)
 
 _FILE = "cgroup.events"
+_MAX_TRIES = 60
+"""About a minute."""
 
 
 class ContainerExits:
@@ -36,8 +39,10 @@ class ContainerExits:
         """
         self._root = root
         self._on_exit = on_exit
-        self._pending: list[tuple[str, str]] = []  # UID and path of cgroups that are not followed yet
+        # UID and path of cgroups that are not followed yet, and how often that was tried
+        self._pending: list[tuple[str, str, int]] = []
         self._followed: dict[int, tuple[str, Path]] = {}
+        self._has_complained = False
         self._inotify: Inotify | None = None
         if root is not None:
             try:
@@ -47,28 +52,31 @@ class ContainerExits:
 
     def add(self, uid: str, path: str) -> None:
         """A container has its cgroup, at ``path`` relative to the hierarchy's root."""
-        if self._inotify is not None:
-            self._pending.append((uid, path))
-            self.follow()
+        self._follow(uid, path, 1)
 
     def follow(self) -> None:
         """Begin to follow what was added; beside v1 hierarchies, a cgroup may come a moment later in this one."""
         pending, self._pending = self._pending, []
-        for uid, path in pending:
-            self._follow(uid, path)
+        for uid, path, tries in pending:
+            self._follow(uid, path, tries + 1)
 
-    def _follow(self, uid: str, path: str) -> None:
+    def _follow(self, uid: str, path: str, tries: int) -> None:
         if self._inotify is None or self._root is None:
             return
         file = self._root / path / _FILE
         try:
             self._followed[self._inotify.watch_file(file)] = (uid, file)
         except FileNotFoundError:
-            # The pod's cgroup goes with its last container, so that what was never there is given up at last
-            if file.parent.parent.is_dir():
-                self._pending.append((uid, path))
+            # A container that has ended before this never comes, and its pod may start others for months
+            if tries < _MAX_TRIES and file.parent.parent.is_dir():
+                self._pending.append((uid, path, tries))
         except OSError as error:
-            log.warning("%s is not followed: %s", file, error)
+            # No watches are left: other programs of the user may give some back
+            if error.errno not in GONE:
+                self._pending.append((uid, path, tries))
+            if not self._has_complained:
+                log.warning("%s and perhaps others are not followed yet: %s", file, error)
+            self._has_complained = True
 
     def drain(self) -> None:
         """Take the events that the kernel has queued."""

@@ -209,9 +209,12 @@ class ContainerWatcher:
         try:
             self._inotify = self._open_inotify()
         except OSError as error:
-            if not self._has_complained:
-                log.warning("no inotify: %s; what changes in cpusets is looked for every few seconds", error)
-            self._has_complained = True
+            self._complain("inotify", error)
+
+    def _complain(self, what: str, error: OSError) -> None:
+        if not self._has_complained:
+            log.warning("no %s: %s; what changes in cpusets is looked for every few seconds", what, error)
+        self._has_complained = True
 
     def fileno(self) -> int | None:
         """Readable when something happened; None while there is no inotify instance."""
@@ -282,8 +285,10 @@ class ContainerWatcher:
             return
         try:
             self._note(self._inotify.watch(self._root / path), uid, path)
-        except OSError:
-            return  # gone already, or no watches left: the look every few seconds finds what changes
+        except OSError as error:
+            if error.errno not in GONE:  # no watches left: the look every few seconds finds what changes
+                self._complain("inotify watch", error)
+            return
         for name in _WATCHED_FILES:
             try:
                 self._note(self._inotify.watch_file(self._root / path / name), uid, path)

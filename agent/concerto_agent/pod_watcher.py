@@ -7,6 +7,7 @@ window can only be opened in time from here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ class PodWatcher:
     Attributes:
         pods: pod UID (as in the directory's name) -> path of its cgroup, relative to the hierarchy's root.
         working: UIDs of the pods of which a container, and not only the sandbox, has a cgroup.
-        events: ``Inotify``, or ``Scan`` where no watch could be had and the tree is read once a second.
+        events: ``Inotify``, or ``Scan`` where a watch could not be had and the tree is read once a second.
         kubepods: path of the kubepods cgroup; None while it does not exist. Pods in one that kubelet's former cgroup
             driver has left are followed, too.
     """
@@ -84,7 +85,8 @@ class PodWatcher:
         self._on_working = on_working
         self._on_containers_gone = on_containers_gone
         self._exits = exits
-        self._seen: dict[str, set[str]] = {}  # names of the cgroups that each pod has had in its own
+        self._names: dict[str, set[str]] = {}  # of the cgroups that each pod has in its own
+        self._seen: dict[str, int] = {}  # how many each has had: a pod may start containers again for months
         self._uid_of: dict[str, str] = {}  # the other way round
         self._scan_seconds = scan_seconds
         self._check_seconds = check_seconds
@@ -92,6 +94,8 @@ class PodWatcher:
         self._inotify: Inotify | None = None
         self._directories: dict[int, str] = {}
         self._pod_directories: set[str] = set()  # those of them that are pods'
+        self._unwatched: set[str] = set()  # pods' directories that the kernel gave no watch for
+        self._wake = asyncio.Event()
         self._complaint: str | None = None
 
     async def run(self) -> None:
@@ -100,6 +104,7 @@ class PodWatcher:
         reading: int | None = None
         try:
             while True:
+                self._wake.clear()
                 self.refresh()
                 descriptor = self._inotify.fileno() if self._inotify else None
                 if descriptor != reading:
@@ -109,7 +114,11 @@ class PodWatcher:
                         loop.add_reader(descriptor, self.drain)
                     reading = descriptor
                 complete = self.events == "Inotify" and self.kubepods is not None
-                await asyncio.sleep(self._check_seconds if complete else self._scan_seconds)
+                if complete:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), self._check_seconds)
+                else:
+                    await asyncio.sleep(self._scan_seconds)
         finally:
             if reading is not None:
                 loop.remove_reader(reading)
@@ -129,14 +138,17 @@ class PodWatcher:
         present: dict[str, str] = {}
         for path in reversed(found):  # of a pod that is in several, what the first has counts
             watched &= self._scan(path, present)
-        self.events = "Inotify" if watched else "Scan"
-        if self._complaint is not None and self._complaint != complaint:
-            log.warning("%s; pod cgroups are read every %g s instead", self._complaint, self._scan_seconds)
         for uid in [uid for uid, path in self.pods.items() if present.get(uid) != path]:
             self._remove(uid)
         for uid, path in present.items():
             self._add(uid, path)
+            # Other programs of the user may have given watches back; before the look, so that nothing falls between
+            if path in self._unwatched and self._watch(path, "cgroups of pods"):
+                self._unwatched.discard(path)
             self._count_containers(uid)
+        self.events = "Inotify" if watched and not self._unwatched else "Scan"
+        if self._complaint is not None and self._complaint != complaint:
+            log.warning("%s; pod cgroups are read every %g s instead", self._complaint, self._scan_seconds)
 
     def drain(self) -> None:
         """Take the events that the kernel has queued."""
@@ -167,6 +179,7 @@ class PodWatcher:
             self._inotify = None
         self._directories.clear()
         self._pod_directories.clear()
+        self._unwatched.clear()
 
     def _take(self, directory: str, name: str, mask: int) -> bool:
         """One event within a watched directory; True if the tree has to be read."""
@@ -184,8 +197,14 @@ class PodWatcher:
             self._remove(uid)
         return False
 
-    def _watch(self, directory: str, *, complain: bool = True) -> bool:
-        """Watch a directory; False if no events come from it. One that is gone needs none."""
+    def _watch(self, directory: str, name: str | None = None, *, complain: bool = True) -> bool:
+        """Watch a directory; False if no events come from it. One that is gone needs none.
+
+        Args:
+            directory: its path, relative to the hierarchy's root.
+            name: what the log calls it.
+            complain: whether to log that there is no watch.
+        """
         if self._inotify is None:
             return False
         try:
@@ -193,8 +212,8 @@ class PodWatcher:
         except OSError as error:
             if error.errno in GONE:
                 return True
-            if complain:
-                self._complaint = f"no watch on {directory}: {error}"
+            if complain and (name is None or self._complaint is None):
+                self._complaint = f"no watch on {name or directory}: {error}"
             return False
         return True
 
@@ -219,14 +238,18 @@ class PodWatcher:
             self._uid_of[path] = uid
             self._on_change(uid, True)
             self._pod_directories.add(path)
-            self._watch(path, complain=False)  # without events the next scan finds it, or the pod's status
+            if not self._watch(path, complain=False):
+                self._unwatched.add(path)
+                self._wake.set()  # containers come and go unseen: from now on the tree is read often
             self._count_containers(uid)
 
     def _remove(self, uid: str) -> None:
         path = self.pods.pop(uid, None)
         if path is not None:
             self._uid_of.pop(path, None)
+            self._unwatched.discard(path)
             self.working.discard(uid)
+            self._names.pop(uid, None)
             self._seen.pop(uid, None)
             self._on_change(uid, False)
 
@@ -237,17 +260,18 @@ class PodWatcher:
             names = {name for name in subdirectories(self._root / self.pods[uid]) if "conmon" not in name}
         except OSError:
             return  # gone already
-        seen = self._seen.setdefault(uid, set())
+        new = names - self._names.get(uid, set())
         if self._exits is not None:
-            for name in names - seen:
+            for name in new:
                 self._exits.add(uid, f"{self.pods[uid]}/{name}")
-        seen |= names
+        self._names[uid] = names
+        seen = self._seen[uid] = self._seen.get(uid, 0) + len(new)
         if len(names) >= _SANDBOX_AND_CONTAINER:
             if uid not in self.working:
                 self.working.add(uid)
                 self._on_working(uid)
-        elif len(seen) > len(names) and (uid in self.working or not names):
+        elif seen > len(names) and (uid in self.working or not names):
             self.working.discard(uid)
             ids = frozenset(identity for name in names if (identity := container_id(name)))
             # One cgroup is the sandbox's, unless nothing is left of a runtime that gives sandboxes none
-            self._on_containers_gone(uid, Containers(max(len(seen) - 1, 1), ids))
+            self._on_containers_gone(uid, Containers(max(seen - 1, 1), ids))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 
 import pytest
 
 from concerto_agent.container_exits import ContainerExits
+from concerto_agent.inotify import Inotify
 
 POD = "kubepods/pod1"
 
@@ -68,6 +70,38 @@ def test_a_cgroup_that_never_comes_is_given_up_with_its_pod(tree):
     shutil.rmtree(tree.root / POD)
     tree.exits.follow()
     assert not tree.exits._pending
+
+
+def test_containers_that_were_gone_before_they_could_be_followed_do_not_pile_up(tree):
+    tree.make("c")
+    for number in range(100):
+        tree.exits.add("uid-1", f"{POD}/c{number}")
+    assert tree.exits._pending
+    for _ in range(100):
+        tree.exits.follow()
+    assert not tree.exits._pending
+
+
+def test_without_watches_containers_are_followed_as_soon_as_there_are_some_and_that_is_said_once(tree, caplog):
+    left = []
+
+    class Scarce(Inotify):
+        def watch_file(self, file):
+            if not left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().watch_file(file)
+
+    tree.exits = ContainerExits(tree.root, tree.exited.append, open_inotify=Scarce)
+    for number in range(5):
+        tree.make(f"c{number}")
+        tree.exits.add(f"uid-{number}", f"{POD}/c{number}")
+    shutil.rmtree(tree.root / POD / "c4")
+    assert len(caplog.records) == 1
+    left.append("some")
+    tree.exits.follow()
+    for number in range(4):
+        tree.write(f"c{number}", 0)
+    assert set(tree.seen()) == {f"uid-{number}" for number in range(4)}
 
 
 def test_without_such_a_hierarchy_or_without_inotify_nothing_is_reported(tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import shutil
@@ -13,6 +14,7 @@ from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_ISDIR, IN_Q_OVERFLO
 from concerto_agent.pod_census import Containers
 from concerto_agent.pod_watcher import PodWatcher
 from support.node_trees import STATIC_UID, UIDS, Machine, pod_paths
+from support.waiting import eventually
 
 A, B = UIDS
 
@@ -327,6 +329,13 @@ def test_an_overflow_of_the_queue_leads_to_a_scan(watch, tmp_path, caplog):
     assert w.take() == [(B, False), (A, True)]
 
 
+def items_in(watcher: PodWatcher) -> int:
+    """Entries of all that a watcher holds."""
+    held = [each for each in vars(watcher).values() if isinstance(each, dict | set)]
+    inner = [each for outer in held if isinstance(outer, dict) for each in outer.values() if isinstance(each, set)]
+    return sum(len(each) for each in (*held, *inner))
+
+
 class NoWatchesLeft(Inotify):
     """fs.inotify.max_user_watches is used up."""
 
@@ -352,6 +361,83 @@ def test_without_inotify_the_tree_is_scanned_and_that_is_said_once(watch, tmp_pa
         w.watcher.refresh()
         assert w.take() == [(A, False)]
     assert len(caplog.records) == 1
+
+
+def test_of_containers_that_are_started_again_and_again_their_number_is_remembered_and_not_their_names(watch, tmp_path):
+    pod = f"kubepods/pod{A}"
+    (tmp_path / pod / "sandbox").mkdir(parents=True)
+    w = watch()
+    for number in range(50):
+        w.make(f"{pod}/c{number}")
+        w.take()
+        w.remove(f"{pod}/c{number}")
+        w.take()
+    assert w.gone[-1] == (A, Containers(50, frozenset()))
+    assert items_in(w.watcher) < 40
+
+
+class FewWatches(Inotify):
+    """What is left of fs.inotify.max_user_watches is enough for kubepods and its QoS classes, and so many pods."""
+
+    left = 0
+
+    def watch(self, directory: Path) -> int:
+        if directory.name.startswith("pod"):
+            if not self.left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            type(self).left -= 1
+        return super().watch(directory)
+
+
+@pytest.mark.parametrize("first", ["pods", "watcher"])
+def test_pods_whose_containers_no_event_shows_are_scanned_and_watched_again_when_that_is_possible(
+    watch, tmp_path, caplog, monkeypatch, first
+):
+    monkeypatch.setattr(FewWatches, "left", 0)
+    pods = [f"kubepods/burstable/pod{each}" for each in (A, B)]
+    (tmp_path / "kubepods/burstable").mkdir(parents=True)
+    if first == "pods":
+        for pod in pods:
+            (tmp_path / pod).mkdir()
+    w = watch(open_inotify=FewWatches)
+    if first == "watcher":
+        assert w.watcher.events == "Inotify"
+        for pod in pods:
+            w.make(pod)
+        w.take()
+        w.watcher.refresh()
+    assert w.watcher.events == "Scan"
+    for name in "01":
+        w.make(f"{pods[0]}/cri-containerd-{name}")
+    w.watcher.refresh()
+    assert w.working == [A]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["no watch on cgroups of pods"]
+    monkeypatch.setattr(FewWatches, "left", 9)
+    w.watcher.refresh()
+    assert w.watcher.events == "Inotify"
+    for name in "01":
+        w.make(f"{pods[1]}/cri-containerd-{name}")
+    w.take()
+    assert w.working == [A, B]
+
+
+async def test_a_pod_that_cannot_be_watched_is_looked_at_a_second_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(FewWatches, "left", 0)
+    (tmp_path / "kubepods").mkdir()
+    working = []
+    watcher = PodWatcher(
+        tmp_path, "", lambda uid, came: None, working.append, scan_seconds=0.05, open_inotify=FewWatches
+    )
+    running = asyncio.ensure_future(watcher.run())
+    await asyncio.sleep(0)
+    pod = tmp_path / f"kubepods/pod{A}"
+    pod.mkdir()
+    await eventually(lambda: A in watcher.pods)
+    for name in "01":
+        (pod / f"cri-containerd-{name}").mkdir()
+    await eventually(lambda: working == [A])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_inotify_that_becomes_available_is_used(watch, tmp_path):
