@@ -7,7 +7,8 @@ downwards, what shrinks from the leaves upwards.
 
 How deep is written depends on kubelet. With its CPU manager's policy ``none``, the pod's cgroup and all below it: new
 containers then start with their pod's set. With ``static`` only containers: the runtime gives them sets of kubelet's
-choice, which the pod's cgroup must contain. Where the policy is not known nothing is written: a set could be kubelet's.
+choice, which the pod's cgroup must contain, also if the policy was another one before. Where the policy is not known
+nothing is written: a set could be kubelet's.
 """
 
 from __future__ import annotations
@@ -288,7 +289,7 @@ class _Layout:
         """The sets that the pod's cgroups shall have."""
         pod, rule = self.pod, self.rule
         if rule.containers_only:
-            targets: dict[str, Numbers] = {}
+            targets = self._widened()
             for path in self._free_containers():
                 own = grant if path not in pod.others else None
                 kept = others if grant is None or own is not None else others | grant.kept
@@ -308,6 +309,13 @@ class _Layout:
         if others:
             return self._all(pod.path, pod.limit.effective_cpus - others)
         return self._inherited(pod.limit.effective_cpus, "cpuset.cpus")
+
+    def _widened(self) -> dict[str, Numbers]:
+        """The pod's own cgroup as kubelet made it, if it was written before kubelet's policy became ``static``."""
+        pod = self.pod
+        written, limit = pod.cpusets[pod.path].cpus, pod.limit.effective_cpus
+        is_kept = not written or limit <= written or written in self.kubelets
+        return {} if is_kept else {pod.path: limit}
 
     def mems(self, grant: Grant | None) -> dict[str, Numbers]:
         """The memory nodes that the pod's cgroups shall have; none of our business where kubelet gives them."""

@@ -117,6 +117,50 @@ def test_with_kubelets_static_policy_only_containers_are_written_and_its_own_are
     assert {model.cgroups.effective(path) for path in model.below("a")[1:]} == {frozenset({0, 1, 2})}
 
 
+def test_on_a_node_without_bindings_nothing_is_read_of_a_pod_that_has_changed(tmp_path, monkeypatch):
+    """Container runtimes in pods start processes in cgroups of their own all the time."""
+    model = node(tmp_path)
+    cpusets = agent(model)
+    cpusets.enforce([])
+    read: list[str] = []
+    pod = CpusetFiles.pod
+    monkeypatch.setattr(CpusetFiles, "pod", lambda files, path: read.append(path) or pod(files, path))
+    assert cpusets.look_at("a") is False
+    assert read == []
+    steps = cpusets.steps([claim("b", 1)])
+    next(steps)
+    model.start_container("a", "c" * 8)
+    cpusets.look_at("a")
+    assert read == [model.pods["a"]], "of the step, and no other"
+    for _ in steps:
+        cpusets.look_at("a")
+    assert sets(model, "a") == {frozenset({0, 2, 3})}
+    assert read
+    cpusets.enforce([])
+    assert sets(model, "a") == {FOUR.cpus}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_pods_that_outlive_a_change_of_kubelets_policy_get_what_kubelet_gives_them(tmp_path, version):
+    """A drain leaves DaemonSets' pods on the node: no container of theirs could leave what its pod's cgroup had."""
+    rules = [KubeletRule()]
+    model = node(tmp_path, version, pods="abc")
+    files = CpusetFiles(model.cgroups.root, version, model.cgroups.write)
+    cpusets = NodeCpusets(files, lambda: dict(model.pods), lambda: FOUR, lambda: rules[0], SETTINGS, lambda: 1e9)
+    cpusets.enforce([claim("a", 1)])
+    assert model.cgroups.effective(model.pods["b"]) == {0, 2, 3}
+    rules[0] = KubeletRule(True, frozenset({0, 1, 2}), {"c": frozenset({frozenset({3})})})
+    cpusets.enforce([claim("a", 1)])
+    assert {model.cgroups.effective(model.pods[uid]) for uid in "abc"} == {FOUR.cpus}
+    assert {model.cgroups.effective(path) for path in model.below("a")[1:]} == {frozenset({1})}
+    assert all({0, 2} <= model.cgroups.effective(path) <= {0, 2, 3} for path in model.below("b")[1:])
+    cpusets.enforce([])
+    assert {model.cgroups.effective(path) for path in model.below("a")[1:]} == {frozenset({0, 1, 2})}
+    before = len(model.cgroups.writes)
+    cpusets.enforce([])
+    assert len(model.cgroups.writes) == before
+
+
 def test_where_kubelets_policy_is_not_known_nothing_is_written_and_the_bindings_say_so(tmp_path):
     model = node(tmp_path)
     model.cgroups.write(model.cgroups.root / model.below("b")[1] / "cpuset.cpus", "3")  # kubelet's doing, perhaps
@@ -390,6 +434,23 @@ def test_without_an_inotify_instance_nothing_is_told_until_there_is_one(tmp_path
     model.start_container("a", "another")
     watcher.drain()
     assert received == ["a"]
+    watcher.close()
+
+
+def test_without_watches_that_is_said_once_and_nothing_of_cgroups_that_are_gone(tmp_path, caplog):
+    model, number = node(tmp_path, pods="a"), [errno.ENOENT]
+
+    class Refusing(Inotify):
+        def watch(self, directory):
+            raise OSError(number[0], os.strerror(number[0]))
+
+    watcher = ContainerWatcher(model.cgroups.root, lambda uid: None, Refusing)
+    watcher.follow("a", model.pods["a"])
+    assert not caplog.records
+    number[0] = errno.ENOSPC
+    for _ in range(2):
+        list(watcher.renew())
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["no inotify watch"]
     watcher.close()
 
 
