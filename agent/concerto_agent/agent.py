@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from concerto.api.nodecapacity import AgentInfo, MetricsEndpoint, PodEvents
-from concerto.api.quantities import whole
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.subspace import Subspace
-from concerto.kube import KubeError, Reflector, Session
+from concerto.kube import Reflector, Session
 from concerto.kube.reflector_settings import ONE_OF_MANY
-from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
-from concerto.linux.reserved_cpus import reserved_count
+from concerto.kube.resources import NODE_CAPACITIES, PODS, SUBSPACE_SNAPSHOTS
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.container_exits import ContainerExits
 from concerto_agent.held_cpus import HeldCPUs
@@ -33,6 +31,7 @@ from concerto_agent.law_trace import LawTrace
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.node_follower import NodeFollower
 from concerto_agent.pod_census import Containers, limits_of, trim_pod
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_reader import PodReader, PodReading
@@ -113,7 +112,6 @@ class Agent:
         self._settings = settings
         self._clock = clock
         self._wall = wall
-        self._rng = rng
         self.measurement = Measurement(where, clock())
         self.counters = self.measurement.counters
         self.gauges = Gauges()
@@ -138,7 +136,8 @@ class Agent:
         pinner = self._pinner = self._make_pinner(where, settings.pinning)
         if pinner is not None:
             self.gauges.pins = pinner.counts
-        self._reserved_count: int | None = None
+        seconds = settings.node_seconds, settings.publishing.max_backoff_seconds
+        self._node = NodeFollower(session, node_name, configz, seconds, self.measurement.allow, rng)
         self._topology = TopologyPublisher(
             session,
             node_name,
@@ -148,10 +147,9 @@ class Agent:
             wall,
             HeldCPUs if pinner is None else lambda: pinner.held,
             lambda: "None" if pinner is None else pinner.writer,
-            lambda: self._reserved_count,
+            lambda: self._node.reserved_count,
             lambda: None if configz is None else configz.reserved(),
         )
-        self._configz = configz
         self._looked_for_pods = False
         hierarchies = self._hierarchies = Hierarchies.detect(where.sys)
         self._pod_reader = PodReader(hierarchies, clock)
@@ -243,8 +241,8 @@ class Agent:
                     tasks.create_task(self._exits.run())
                 tasks.create_task(self.measure())
                 tasks.create_task(self._publisher.run(self._reflect_own.synced))
-                tasks.create_task(self.follow_node())
-                tasks.create_task(self._topology.run())
+                tasks.create_task(self._node.run())
+                tasks.create_task(self._publish_topology())
                 if self._pinner is not None:
                     tasks.create_task(self._pinner.run())
                 for reflector in self._reflectors:
@@ -318,23 +316,10 @@ class Agent:
 
     # Changes in the API and in the cgroups
 
-    async def follow_node(self) -> None:
-        """Read at long intervals how many pods kubelet takes and how many CPUs it reserves, which seldom change."""
-        path = NODES.path(name=self._node_name)
-        while True:
-            wait = self._settings.node_seconds
-            try:
-                node = await self._session.get(path)
-                if self._configz is not None:
-                    await self._configz.refresh(node)
-                self._reserved_count = reserved_count(node)
-                pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
-                if pods is not None:
-                    self.measurement.allow(whole(pods))  # a quantity: 1,000 pods are 1k
-            except (KubeError, ValueError) as error:
-                log.warning("Node %s: its capacity could not be read: %s", self._node_name, error)
-                wait = self._settings.publishing.max_backoff_seconds
-            await asyncio.sleep(wait * self._rng.uniform(0.5, 1.5))
+    async def _publish_topology(self) -> None:
+        # Not before it is known what kubelet reserves: pods would be given those CPUs, and lose them a moment later
+        await self._node.looked_at.wait()
+        await self._topology.run()
 
     def _cgroup_changed(self, uid: str, came: bool) -> None:
         census, now = self.measurement.census, self._clock()

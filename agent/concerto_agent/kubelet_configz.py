@@ -10,6 +10,7 @@ cluster's authority has signed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
-from concerto.kube import ClusterConfig, KubeError, Session, SessionSettings
+from concerto.kube import ClusterConfig, Forbidden, KubeError, NotFound, Session, SessionSettings
 from concerto_agent.quotas import kubelet_sets_quotas
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class ConfigzSettings:
     """Where kubelet's files are, and how long it may take to answer.
 
     Attributes:
-        kubelet_config: its KubeletConfiguration. An answer of kubelet is valid until this file changes.
+        kubelet_config: its KubeletConfiguration. After a change of this file kubelet is asked anew.
         certificate: its serving certificate, unless the cluster's authority signs that.
         timeout_seconds: of one request.
     """
@@ -40,8 +41,19 @@ class ConfigzSettings:
     timeout_seconds: float = 5.0
 
 
+class _UnexpectedAnswer(Exception):
+    """Kubelet has answered in another form; the message quotes what was missing."""
+
+
 class KubeletConfigz:
-    """The last answer of the node's kubelet."""
+    """The last answer of the node's kubelet.
+
+    It counts until kubelet gives another one, or refuses: what a kubelet reserves that does not answer is not known to
+    have changed, and pods would lose their pins on CPUs that are taken for reserved meanwhile.
+
+    Attributes:
+        file_changed: set once kubelet's file has changed since kubelet was asked.
+    """
 
     def __init__(self, config: ClusterConfig, node_name: str, settings: ConfigzSettings) -> None:
         """Nothing is requested before `refresh`.
@@ -54,16 +66,19 @@ class KubeletConfigz:
         self._config = config
         self._node_name = node_name
         self._settings = settings
-        self._answer: tuple[frozenset[int], bytes | None] | None = None
+        self.file_changed = asyncio.Event()
+        self._reserved: frozenset[int] | None = None
+        self._file_then: bytes | None = None  # when kubelet was last asked
+        self._has_asked = False
         self._sets_quotas: bool | None = None
         self._quotas_by_kubelet = False  # whether kubelet itself has said so
         self._last_problem = ""
 
     def reserved(self) -> frozenset[int] | None:
-        """``reservedSystemCPUs``; empty if it is not set. None without an answer since kubelet's file last changed."""
-        if self._answer is None or self._answer[1] != self._file():
-            return None
-        return self._answer[0]
+        """``reservedSystemCPUs``, as kubelet last answered; empty if it is not set. None without an answer."""
+        if self._has_asked and self._file() != self._file_then:
+            self.file_changed.set()
+        return self._reserved
 
     def sets_quotas(self) -> bool | None:
         """Whether kubelet makes CPU quotas of limits, as it last answered; None before `refresh`.
@@ -74,30 +89,45 @@ class KubeletConfigz:
         return self._sets_quotas
 
     async def refresh(self, node: Mapping[str, Any]) -> None:
-        """Request kubelet's settings. Without an answer, the last one is dropped.
+        """Request kubelet's settings.
 
         Args:
             node: the Node, as the API server has it.
         """
-        file, problem, before = self._file(), "", self._answer
-        answer: tuple[frozenset[int], bytes | None] | None = None
+        self._file_then, problem = self._file(), ""
+        self.file_changed.clear()
         try:
-            settings = (await self._get(node))["kubeletconfig"]
-            answer = parse_cpu_list(settings.get("reservedSystemCPUs") or ""), file
-            if isinstance(quotas := settings.get("cpuCFSQuota"), bool):
-                self._sets_quotas, self._quotas_by_kubelet = quotas, True
-            if before is None or before[0] != answer[0]:
-                log.info("kubelet's reservedSystemCPUs: %s", format_cpu_list(answer[0]) or "none")
+            before, self._reserved = self._reserved, self._read(await self._get(node))
+            if before is None or before != self._reserved:
+                log.info("kubelet's reservedSystemCPUs: %s", format_cpu_list(self._reserved) or "none")
+        except (Forbidden, NotFound, _UnexpectedAnswer) as error:
+            self._reserved, problem = None, str(error)
         except (KubeError, OSError) as error:
             problem = str(error)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            problem = f"unexpected answer or Node ({type(error).__name__}: {error})"
-        self._answer = answer  # the last one counts during the request, so that its CPUs stay reserved
+            problem = f"unexpected Node ({type(error).__name__}: {error})"
+        self._has_asked = True
         if not self._quotas_by_kubelet:
             self._sets_quotas = kubelet_sets_quotas(self._settings.kubelet_config)
         if problem and problem != self._last_problem:
-            log.warning("kubelet's /configz can't be read, so its file and the Node are used: %s", problem)
+            used = "its file and the Node are" if self._reserved is None else "its last answer is"
+            log.warning("kubelet's /configz can't be read, so %s used: %s", used, problem)
         self._last_problem = problem
+
+    def _read(self, answer: Any) -> frozenset[int]:
+        """What kubelet reserves by its answer; remembers whether it sets quotas.
+
+        Raises:
+            _UnexpectedAnswer: it is not of that form.
+        """
+        try:
+            settings = answer["kubeletconfig"]
+            reserved = parse_cpu_list(settings.get("reservedSystemCPUs") or "")
+            if isinstance(quotas := settings.get("cpuCFSQuota"), bool):
+                self._sets_quotas, self._quotas_by_kubelet = quotas, True
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise _UnexpectedAnswer(f"unexpected answer ({type(error).__name__}: {error})") from error
+        return reserved
 
     async def _get(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
         status = node["status"]

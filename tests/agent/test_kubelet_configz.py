@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import subprocess
 from argparse import ArgumentParser, Namespace
@@ -16,9 +17,13 @@ from aiohttp.test_utils import TestServer
 
 from concerto.kube import ClusterConfig
 from concerto_agent import main
+from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
 from concerto_agent.main import add_arguments
-from support.faulty_server import Answer, refuses, says
+from concerto_agent.node_files import NodeFiles
+from support.faulty_server import Answer, faulty, refuses, says
+from support.node_trees import Machine
+from support.waiting import eventually
 
 NODE = "node-4"
 
@@ -99,18 +104,43 @@ async def test_a_server_without_kubelets_certificate_gets_no_token(tmp_path, cap
     assert 1 <= caplog.text.count("can't be read") <= 2, "each problem is reported once"
 
 
-async def test_an_answer_counts_until_kubelets_file_changes_or_kubelet_does_not_answer(tmp_path):
+async def test_an_answer_counts_until_kubelet_gives_another_or_refuses(tmp_path):
+    """A kubelet that is started again must not take their pins from pods on CPUs that would be taken for reserved."""
     certificate = make_certificate(tmp_path, NODE)
     made = configz(tmp_path, certificate)
     async with kubelet(certificate, says(200, {"kubeletconfig": {"reservedSystemCPUs": "4"}})) as (node, _):
         await made.refresh(node)
-        (tmp_path / "config.yaml").write_text("reservedSystemCPUs: '5'")
-        assert made.reserved() is None
-        await made.refresh(node)
         assert made.reserved() == {4}
     for gone in (node, {"status": {}}, {"status": {"addresses": [{"type": "Hostname", "address": NODE}]}}):
         await made.refresh(gone)
-        assert made.reserved() is None
+        assert made.reserved() == {4}
+    for status in (401, 500, 503):
+        async with kubelet(certificate, refuses(status, "X")) as (node, _):
+            await made.refresh(node)
+        assert made.reserved() == {4}
+    async with kubelet(certificate, says(200, {"kubeletconfig": {"reservedSystemCPUs": "5"}})) as (node, _):
+        await made.refresh(node)
+    assert made.reserved() == {5}
+    async with kubelet(certificate, refuses(403, "Forbidden")) as (node, _):
+        await made.refresh(node)
+    assert made.reserved() is None
+
+
+async def test_a_change_of_kubelets_file_is_a_reason_to_ask_it_again(tmp_path):
+    certificate = make_certificate(tmp_path, NODE)
+    made = configz(tmp_path, certificate)
+    (tmp_path / "config.yaml").write_text("reservedSystemCPUs: '5'")
+    assert made.reserved() is None
+    assert not made.file_changed.is_set()
+    async with kubelet(certificate, says(200, {"kubeletconfig": {"reservedSystemCPUs": "4"}})) as (node, _):
+        await made.refresh(node)
+        assert made.reserved() == {4}
+        assert not made.file_changed.is_set()
+        (tmp_path / "config.yaml").write_text("reservedSystemCPUs: '6'")
+        assert made.reserved() == {4}
+        assert made.file_changed.is_set()
+        await made.refresh(node)
+        assert not made.file_changed.is_set()
 
 
 async def test_while_kubelet_is_asked_again_its_last_answer_counts(tmp_path):
@@ -126,6 +156,66 @@ async def test_while_kubelet_is_asked_again_its_last_answer_counts(tmp_path):
         await made.refresh(node)
         await made.refresh(node)
     assert meanwhile == [None, {4}]
+
+
+class Asked:
+    """Stands in for kubelet: counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.file_changed, self.times = asyncio.Event(), 0
+
+    def reserved(self) -> frozenset[int] | None:
+        return None
+
+    async def refresh(self, node: dict[str, Any]) -> None:
+        self.times += 1
+        self.file_changed.clear()
+
+
+async def test_an_agent_asks_at_once_and_several_times_after_a_change_of_kubelets_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("concerto_agent.node_follower._SOON_SECONDS", 0.01)
+    kubelet, machine = Asked(), Machine(tmp_path, "v2")
+    async with faulty([says(200, {"status": {}})]) as server:
+        files, settings = NodeFiles(sys=machine.sys, proc=machine.proc), AgentSettings(node_seconds=1e6)
+        agent = Agent(server.session, NODE, files, "1", settings, configz=kubelet)
+        following = asyncio.ensure_future(agent._node.run())
+        await eventually(lambda: kubelet.times == 1)
+        kubelet.file_changed.set()
+        await eventually(lambda: kubelet.times == 2 + 15)
+        server.script = [refuses(503, "X")]
+        kubelet.file_changed.set()
+        await asyncio.sleep(0.5)
+        assert server.seen.count(f"GET /api/v1/nodes/{NODE}") < 17 + 10, "no endless loop where the Node can't be read"
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_an_agent_that_starts_publishes_no_cpus_before_it_has_asked_what_kubelet_reserves(tmp_path, monkeypatch):
+    kubelet, machine, published = Asked(), Machine(tmp_path, "v2"), []
+    answers = asyncio.Event()
+
+    async def refresh(node: dict[str, Any]) -> None:
+        await answers.wait()
+        published.append("asked")
+
+    async def run() -> None:
+        published.append("published")
+
+    kubelet.refresh = refresh
+    async with faulty([says(200, {"status": {}})]) as server:
+        agent = Agent(
+            server.session, NODE, NodeFiles(sys=machine.sys, proc=machine.proc), "1", AgentSettings(), configz=kubelet
+        )
+        monkeypatch.setattr(agent._topology, "run", run)
+        tasks = [asyncio.ensure_future(each) for each in (agent._publish_topology(), agent._node.run())]
+        await server.asked(1)
+        await asyncio.sleep(0.05)
+        assert published == []
+        answers.set()
+        await eventually(lambda: published == ["asked", "published"])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 QUOTAS = {
