@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import CPUPools, CPUTopology, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.pinning.conflicts import Claim, conflict
-from concerto.pinning.topology import TopologyIndex, to_mask
+from concerto.pinning.topology import TopologyIndex, bits, to_mask
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 from support.topologies import machine, topologies
 
@@ -214,3 +215,28 @@ def test_memory_nodes_are_not_promised_twice():
     assert [verdict.mems for verdict in verdicts.values()] == ["0", ""], "two pods of 20 GiB do not share 32 GiB"
     unknown = judge_node("n", NodeCPUTopology("n", SEED, CPUPools()), there)
     assert [verdict.mems for verdict in unknown.values()] == ["0", "0"], "an agent that reports no sizes"
+
+
+def seconds_to_judge(cpus: frozenset[int]) -> float:
+    """CPU time for bindings of these CPUs, which the node does not have; the least of several."""
+    made = [PodCPUBinding("default", f"b{n}", "u", "2026-03-01T12:00:00Z", "p", cpus) for n in range(20)]
+    node = NodeCPUTopology("node-4", SEED, CPUPools())
+    found = []
+    for _ in range(5):
+        began = time.process_time()
+        verdicts = judge_node("node-4", node, [(each, BoundPod("u", "node-4")) for each in made])
+        found.append(time.process_time() - began)
+        assert {verdict.reason for verdict in verdicts.values()} == {"CPUsNotFound"}
+    return min(found)
+
+
+def test_bindings_with_the_highest_numbers_of_cpus_take_no_longer_to_judge_than_others():
+    """Each has as many CPUs as the CRD lets it have: with masks of 8 KiB, a thousand of them took ten seconds."""
+    low, high = (frozenset(range(first, first + 2048, 2)) for first in (20, 63_488))
+    assert seconds_to_judge(high) < 5 * seconds_to_judge(low)
+
+
+@given(st.sets(st.integers(0, 65_535), max_size=50))
+def test_a_mask_has_the_bits_of_its_numbers(numbers):
+    assert to_mask(numbers) == sum(1 << number for number in numbers)
+    assert list(bits(to_mask(numbers))) == sorted(numbers)

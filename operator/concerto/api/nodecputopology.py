@@ -15,6 +15,12 @@ from concerto.api.podcpubinding import Level
 
 Raw = Mapping[str, Any]
 
+MAX_CPU = 8191
+"""Linux has at most 8192 CPUs (``NR_CPUS``)."""
+MAX_CORES_TIMES_GROUPS = 400_000
+"""Cores, times sockets, memory nodes and shared caches. A machine of 32 sockets of 60 cores has less than 200,000, and
+one of 512 virtual CPUs, each of which is a socket, 263,000."""
+
 
 @dataclass(frozen=True, order=True)
 class Core:
@@ -145,7 +151,12 @@ class CPUTopology:
 
     @classmethod
     def from_raw(cls, raw: Raw) -> Self:
-        """``status.topology`` as the API server has it."""
+        """``status.topology`` as the API server has it.
+
+        Raises:
+            ValueError: it is larger than that of any machine, and to choose CPUs would take seconds.
+        """
+        _check_size(raw)
         cores = [
             Core(int(socket), int(number), frozenset(core["cpus"]))
             for socket, package in raw["sockets"].items()
@@ -160,6 +171,19 @@ class CPUTopology:
             {int(n): node["memoryBytes"] for n, node in raw["numaNodes"].items() if "memoryBytes" in node},
             {int(n): node["hugepageBytes"] for n, node in raw["numaNodes"].items() if "hugepageBytes" in node},
         )
+
+
+def _check_size(raw: Raw) -> None:
+    cores = sum(len(package["cores"]) for package in raw["sockets"].values())
+    groups = len(raw["sockets"]) + len(raw["numaNodes"]) + len(raw.get("caches") or ())
+    highest = max(
+        (cpu for package in raw["sockets"].values() for core in package["cores"].values() for cpu in core["cpus"]),
+        default=0,
+    )
+    if cores * groups > MAX_CORES_TIMES_GROUPS:
+        raise ValueError(f"{cores} cores in {groups} sockets, memory nodes and caches are more than any machine has")
+    if highest > MAX_CPU:
+        raise ValueError(f"CPU {highest} is beyond {MAX_CPU}, the highest that Linux has")
 
 
 @dataclass(frozen=True)

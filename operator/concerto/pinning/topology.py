@@ -13,24 +13,33 @@ from typing import Self
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import Level
 
+_WORD_BITS = 1024
+_WORD = (1 << _WORD_BITS) - 1
+"""A machine's CPUs: more is a mistake, or meant to take long."""
 _SPEEDS = {"core": 2, "atom": 1, "lowpower": 0}
 """Order of Intel's kinds of core, by the kernel's names of their performance monitoring units."""
 
 
 def to_mask(cpus: Iterable[int]) -> int:
-    """The set as bits."""
-    mask = 0
-    for cpu in cpus:
-        mask |= 1 << cpu
-    return mask
+    """The set as bits; takes time in proportion to their number and the highest of them."""
+    numbers = list(cpus)
+    found = bytearray(max(numbers, default=0) // 8 + 1)
+    for cpu in numbers:
+        found[cpu >> 3] |= 1 << (cpu & 7)
+    return int.from_bytes(found, "little")
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers in the set, ascending."""
+    """The numbers in the set, ascending; takes time in proportion to their number and the highest of them."""
+    first = 0
     while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+        word = mask & _WORD
+        while word:
+            low = word & -word
+            yield first + low.bit_length() - 1
+            word ^= low
+        mask >>= _WORD_BITS
+        first += _WORD_BITS
 
 
 def _speed(kind: str) -> int:

@@ -95,11 +95,15 @@ def judge_node(
     if node is None or node.topology is None:
         text = f"NodeCPUTopology {name} has no status: is the agent of the node running?"
         return {b.key: Verdict("NodeTopologyNotFound", "NoTopology", text, name, pod.uid) for b, pod in ordered}
-    index = TopologyIndex.build(node.topology)
+    index, online = TopologyIndex.build(node.topology), node.topology.cpus
     held: list[tuple[PodCPUBinding, Claim]] = []
     memory = MemoryNodes(node.topology)
     verdicts: dict[BindingKey, Verdict] = {}
     for binding, pod in ordered:
+        # First what takes little time: a node may have thousands of bindings, with CPUs that no node has
+        if (verdict := _impossible(online, node, binding, pod)) is not None:
+            verdicts[binding.key] = verdict
+            continue
         claim = Claim(to_mask(binding.cpus), binding.level)
         mems = index.mems(claim.cpus)
         fits = binding.memory != "None" and not memory.too_small_for(mems, pod.memory_needs)
@@ -136,6 +140,29 @@ def _too_small(memory: MemoryNodes, mems: frozenset[int], pod: BoundPod, node: s
     )
 
 
+def _impossible(online: frozenset[int], node: NodeCPUTopology, binding: PodCPUBinding, pod: BoundPod) -> Verdict | None:
+    """Why the binding holds nothing, whatever other bindings there are."""
+    if pod.static:
+        text = (
+            f"Pod {binding.namespace}/{binding.pod_name} is a static pod, which kubelet runs from a file "
+            "under another UID, so it can't be pinned. Delete this binding, and reserve CPUs for the pod "
+            "with spec.reservedCPUs of the NodeCPUTopology."
+        )
+        return Verdict("Failed", "StaticPod", text, node.name, pod.uid)
+    if pod.containers is not None and (unknown := binding.containers - pod.containers):
+        text = (
+            f"spec.containers names {', '.join(sorted(unknown)[:_MAX_NAMED])}, and pod "
+            f"{binding.namespace}/{binding.pod_name} has containers {', '.join(sorted(pod.containers)[:_MAX_NAMED])}."
+        )
+        return Verdict("Failed", "ContainersNotFound", text, node.name, pod.uid)
+    if missing := binding.cpus - online:
+        text = f"CPUs {brackets(missing)} do not exist in node {node.name}"
+        if node.topology and (offline := missing & node.topology.offline):
+            text += f" (switched off: {format_cpu_list(offline)})"
+        return Verdict("InvalidCPUSet", "CPUsNotFound", text + ".", node.name, pod.uid)
+    return None
+
+
 def _refusal(
     index: TopologyIndex,
     node: NodeCPUTopology,
@@ -147,24 +174,6 @@ def _refusal(
     def refuse(status: ResourceStatus, reason: str, message: str, loses_to: PodCPUBinding | None = None) -> Verdict:
         return Verdict(status, reason, message, node.name, pod.uid, loses_to=loses_to.key if loses_to else None)
 
-    if pod.static:
-        text = (
-            f"Pod {binding.namespace}/{binding.pod_name} is a static pod, which kubelet runs from a file "
-            "under another UID, so it can't be pinned. Delete this binding, and reserve CPUs for the pod "
-            "with spec.reservedCPUs of the NodeCPUTopology."
-        )
-        return refuse("Failed", "StaticPod", text)
-    if pod.containers is not None and (unknown := binding.containers - pod.containers):
-        text = (
-            f"spec.containers names {', '.join(sorted(unknown)[:_MAX_NAMED])}, and pod "
-            f"{binding.namespace}/{binding.pod_name} has containers {', '.join(sorted(pod.containers)[:_MAX_NAMED])}."
-        )
-        return refuse("Failed", "ContainersNotFound", text)
-    if missing := set(bits(claim.cpus & ~index.online)):
-        text = f"CPUs {brackets(missing)} do not exist in node {node.name}"
-        if node.topology and (offline := missing & node.topology.offline):
-            text += f" (switched off: {format_cpu_list(offline)})"
-        return refuse("InvalidCPUSet", "CPUsNotFound", text + ".")
     whole = claim.cpus | index.closure(claim.cpus, claim.level)
     if reserved := whole & to_mask(node.pools.reserved):
         text = f"CPUs {brackets(bits(reserved))} of node {node.name} are reserved and never assigned to a pod"
