@@ -231,9 +231,9 @@ def seconds_to_judge(cpus: frozenset[int]) -> float:
 
 
 def test_bindings_with_the_highest_numbers_of_cpus_take_no_longer_to_judge_than_others():
-    """Each has as many CPUs as the CRD lets it have: with masks of 8 KiB, a thousand of them took ten seconds."""
+    """Each has as many CPUs as the CRD lets it have: with masks of 8 KiB, fifteen hundred of them took ten seconds."""
     low, high = (frozenset(range(first, first + 2048, 2)) for first in (20, 63_488))
-    assert seconds_to_judge(high) < 5 * seconds_to_judge(low)
+    assert seconds_to_judge(high) < 3 * seconds_to_judge(low)
 
 
 @given(st.sets(st.integers(0, 65_535), max_size=50))
