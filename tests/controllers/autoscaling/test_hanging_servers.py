@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiohttp import web
@@ -11,7 +11,7 @@ from aiohttp import web
 from concerto.api.predictivehpa import ObjectReference
 from concerto.kube import KubeError
 from concerto.kube.discovery import Kinds
-from support.autoscaling_world import GADGETS, NOW, Clock, World, autoscaling, load, phpa
+from support.autoscaling_world import GADGETS, NOW, Clock, World, autoscaling, load, phpa, scale
 from support.faulty_server import faulty, says
 
 
@@ -68,17 +68,17 @@ async def test_a_group_that_hangs_is_given_up_before_the_next_syncs_pile_up(monk
         assert kinds.known(gadget) is not None
 
 
-def answering(**answers: Any) -> World:
+def answering(**answers: Any) -> Any:
     """A group odd.dev with these answers by the last part of the path."""
 
     class Odd(World):
+        known: ClassVar[dict[str, Any]] = {"odd.dev": {"preferredVersion": {"version": "v1"}}, "v1": GADGETS} | answers
+
         async def __call__(self, request: web.Request) -> web.StreamResponse:
             parts = request.path.strip("/").split("/")
             if parts[1] != "odd.dev":
                 return await super().__call__(request)
-            group: dict[str, Any] = {"preferredVersion": {"version": "v1"}}
-            known = {"odd.dev": group, "v1": GADGETS, "scale": None} | answers
-            return await says(200, known[parts[-1]])(request)
+            return await says(200, self.known[parts[-1]])(request)
 
     return Odd()
 
@@ -148,3 +148,23 @@ async def test_a_metrics_api_that_hangs_keeps_nobody_from_prometheus_in_however_
             await world.seen("web")
         assert world.scaled == {"web": 4}
         never.set()
+
+
+async def test_an_object_whose_targets_kind_is_no_longer_served_claims_no_pods():
+    world, clock = answering(scale=scale()), Clock()
+    world.metrics = {"requests": load("4")}
+    async with autoscaling(world, clock) as autoscaler:
+        odd = phpa("odd")
+        odd["spec"]["scaleTargetRef"]["apiVersion"] = "odd.dev/v1"
+        autoscaler.on_object(None, odd)
+        autoscaler.start_due()
+        await world.seen("odd")
+        selectors = autoscaler.observer.selectors
+        assert selectors.claimants("n", [{"app": "web"}], 1000).keys == [("n", "odd")]
+        world.known["v1"] = {"resources": []}
+        clock.now += 600  # until it is asked for anew
+        await asyncio.gather(*autoscaler._tasks)
+        autoscaler.start_due()
+        await world.seen("odd", 2)
+        assert world.condition("odd", "AbleToScale") == ("False", "FailedGetScale")
+        assert selectors.claimants("n", [{"app": "web"}], 1000).keys == []

@@ -23,6 +23,7 @@ from concerto.controllers.autoscaling.target_conflicts import TargetConflicts
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import NO_SPEC, ObjectEvents, TrackedObject
 from concerto.kube import KubeError, NotFound
+from concerto.kube.discovery import UnknownKind
 from concerto.kube.resources import PREDICTIVE_HPAS
 
 _MAX_COMPARISONS, _OF_A_SYNC = 200_000, 20_000
@@ -123,7 +124,7 @@ class Observer:
         except KubeError as error:
             if not is_current():
                 return None
-            if isinstance(error, NotFound):
+            if isinstance(error, NotFound | UnknownKind):
                 self.selectors.put(tracked.key, None)
             self._events.warning(tracked, "FailedGetScale", "GettingScale", str(error))
             condition = failed("FailedGetScale", "get the target's current scale", str(error))
