@@ -33,6 +33,7 @@ class MemoryWrites:
         self.on_done: Callable[[str], None] = lambda uid: None
         self._apply = apply
         self._under_way: set[str] = set()
+        self._moved: set[str] = set()  # with those whose writes have ended since `retry`
         self._failed: dict[str, str] = {}
 
     def move_to(self, run: Run, on_done: Callable[[str], None]) -> None:
@@ -48,6 +49,7 @@ class MemoryWrites:
         if self.run is None or not later or not pod.containers:
             return writes
         self._under_way.add(uid)
+        self._moved.add(uid)
 
         def done(error: OSError | None) -> None:
             self._under_way.discard(uid)
@@ -71,6 +73,10 @@ class MemoryWrites:
         """Whether memory of the pod is being moved, so that it is not known where it will be."""
         return uid in self._under_way
 
+    def has_moved(self, uid: str) -> bool:
+        """Whether writes of the pod are under way, or have ended since `retry`: they may be of claims that are gone."""
+        return uid in self._moved
+
     def error(self, uid: str) -> str:
         """What the kernel refused since `retry`; empty if nothing."""
         return self._failed.get(uid, "")
@@ -78,3 +84,4 @@ class MemoryWrites:
     def retry(self) -> None:
         """Try again what was refused."""
         self._failed.clear()
+        self._moved &= self._under_way

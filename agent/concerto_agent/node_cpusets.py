@@ -195,7 +195,7 @@ class NodeCpusets:
         What kubelet gave to its containers is read again first: a pod that it pins has just come.
         """
         self._looked_at.add(uid)
-        if not self.grants and not self._claims:
+        if not (self.grants or self._claims or self.memory.has_moved(uid)):
             # There is nothing to keep. A pod may start and end processes in hundreds of cgroups of its own all the time
             return False
         if self._rule.containers_only:
