@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import Reservation, ReservationKey
+from concerto.scheduling.state.held_units import HeldUnits, age_of
 from concerto.scheduling.state.signatures import PodSignatures
 
 _SPARE_ENDS = 64
@@ -60,7 +60,7 @@ class Reservations:
         self._signatures = signatures
         self._on_held = on_held
         self._by_key: dict[ReservationKey, _Reservation] = {}
-        self._in_namespace: dict[str, list[_Reservation]] = {}  # oldest first
+        self._with_units = HeldUnits()
         self._held_in: Counter[str] = Counter()  # by namespace
         self._held_before = 0
         self._held_for: dict[Kind | None, Counter[str]] = {}  # by kind and node
@@ -84,14 +84,11 @@ class Reservations:
 
     def views(self) -> list[Reservation]:
         """Every reservation, oldest first."""
-        return [found.view for found in sorted(self._by_key.values(), key=_age)]
+        return [found.view for found in sorted(self._by_key.values(), key=lambda found: age_of(found.view))]
 
     def for_pod(self, pod: PodView) -> ReservationKey | None:
         """The oldest reservation that holds units for the pod; None for a pod that takes no units."""
-        for found in self._in_namespace.get(pod.namespace, ()) if pod.counted else ():
-            if found.held and found.view.selector.matches(pod.labels):
-                return found.view.key
-        return None
+        return self._with_units.oldest_for(pod) if pod.counted else None
 
     def held_by(self, key: ReservationKey) -> Mapping[str, int]:
         """Units that the reservation holds, by node."""
@@ -139,7 +136,6 @@ class Reservations:
         if known is None:
             self._signatures.add_selector(view.selector)
             self._by_key[view.key] = known = _Reservation(view, {}, dict(view.consumed))
-            insort(self._in_namespace.setdefault(view.namespace, []), known, key=_age)
             for node, units in view.placements.items():
                 self._hold(known, node, units)
         if known.view.selector != view.selector:
@@ -147,6 +143,9 @@ class Reservations:
             self._signatures.add_selector(view.selector)
         # An edit may have moved the end; whether the new end is over, too, is decided by `expire`
         known.expired = known.expired and known.view.expires_at == view.expires_at
+        if known.held:
+            self._with_units.remove(known.view)
+            self._with_units.add(view)
         known.view = view
         self._note_end(view)
         self._trim(known)
@@ -167,9 +166,6 @@ class Reservations:
             self._noted_ends.pop(key, None)
             self._release(known)
             self._signatures.remove_selector(known.view.selector)
-            self._in_namespace[key[0]].remove(known)
-            if not self._in_namespace[key[0]]:
-                del self._in_namespace[key[0]]
 
     def hold(self, key: ReservationKey, placements: Mapping[str, int]) -> None:
         """Hold the reservation's units on these nodes, and nowhere else."""
@@ -225,6 +221,8 @@ class Reservations:
 
     def _hold(self, found: _Reservation, node: str, units: int) -> None:
         if units > 0:
+            if not found.held:
+                self._with_units.add(found.view)
             found.held[node] = found.held.get(node, 0) + units
             self._held_in[found.view.namespace] += units
             self._count(found.kind, node, units)
@@ -236,6 +234,8 @@ class Reservations:
             found.held[node] = left
         else:
             del found.held[node]
+            if not found.held:
+                self._with_units.remove(found.view)
         namespace = found.view.namespace
         self._held_in[namespace] -= units
         if not self._held_in[namespace]:
@@ -264,7 +264,3 @@ class Reservations:
             units = min(surplus, found.held[node])
             self._release_units(found, node, units)
             surplus -= units
-
-
-def _age(found: _Reservation) -> tuple[float, ReservationKey]:
-    return (found.view.created, found.view.key)
