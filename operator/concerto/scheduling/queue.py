@@ -13,7 +13,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -154,6 +154,7 @@ class Queue:
         """
         self._regroup()
         self._ripen(now)
+        self._activate(self._index.take_due())
         is_idle = all(map(held_back, self._index.active_namespaces()))
         self._order.begin_cycle(resume=resume and not is_idle)
         if is_idle:
@@ -178,26 +179,32 @@ class Queue:
     def mark_unschedulable(self, uid: str, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
 
-        Nothing changes for a pod that backs off after a failed binding: it is looked at once that wait is over.
-
-        Args:
-            uid: the pod.
-            requeue_on: what could help.
-            now: seconds.
-            always_considered: whether it is among the heads whenever any other pod is: nodes are drained for it.
+        Nothing changes for a pod that backs off after a failed binding: it is looked at once that wait is over. One for
+        which nodes are drained (``always_considered``) is among the heads whenever any other pod is.
         """
-        waiting = self._waiting.get(uid)
-        if waiting is None or waiting.ready_at is not None:  # it is in no group until its wait is over
-            return
-        if (kind := self._kind(waiting.pod)) != waiting.group.key:  # it was looked at beside others of its PodGroup
-            self._leave(waiting)
-            waiting.group = PodsAlike(kind)
-            self._join(waiting)
-        self._mark([waiting.group], requeue_on, now, always_considered)
+        self.mark_all([(uid, requeue_on, always_considered)], now)
+
+    def mark_all(self, failures: Iterable[tuple[str, Change, bool]], now: float) -> None:
+        """As `mark_unschedulable`, for many pods: UID, what could help, and whether it is always considered."""
+        groups: dict[PodsAlike, None] = {}
+        for uid, requeue_on, always_considered in failures:
+            waiting = self._waiting.get(uid)
+            if waiting is None or waiting.ready_at is not None:  # it is in no group until its wait is over
+                continue
+            if (kind := self._kind(waiting.pod)) != waiting.group.key:  # it was looked at beside others of its PodGroup
+                self._leave(waiting)
+                waiting.group = PodsAlike(kind)
+                self._join(waiting)
+            self._mark(waiting.group, requeue_on, now, always_considered)
+            groups[waiting.group] = None
+        self._order.note_failures([*groups])
 
     def mark_pod_group(self, key: GroupKey, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No nodes for the pods of this PodGroup: as `mark_unschedulable`, for all of them at once."""
-        self._mark(list(islice(self._index.all_of(key), MAX_OF_POD_GROUP)), requeue_on, now, always_considered)
+        groups = list(islice(self._index.all_of(key), MAX_OF_POD_GROUP))
+        for group in groups:
+            self._mark(group, requeue_on, now, always_considered)
+        self._order.note_failures(groups)
 
     def firsts_of_pod_group(self, key: GroupKey) -> list[PodView]:
         """Of the pods of a PodGroup, the first of each group: it stands for the others."""
@@ -247,11 +254,11 @@ class Queue:
 
     def requeue(self, change: Change) -> None:
         """Something has changed: unschedulable pods that it could help are active again."""
-        self._activate(list(self._index.helped_by(change)))
+        self._activate(self._index.requeue(change))
 
     def requeue_users(self, claim: ClaimKey) -> None:
         """A claim has changed: that helps pods that use it, and no others, however many claims a namespace makes."""
-        self._activate(self._index.users(claim))
+        self._activate(self._index.requeue_users(claim))
 
     def requeue_pod_group(self, key: GroupKey) -> None:
         """A PodGroup or its pods have changed: that helps those pods, and no others, however many groups there are."""
@@ -264,14 +271,14 @@ class Queue:
 
     def requeue_all(self) -> None:
         """Everything may have changed (a profile was edited): all unschedulable pods are active again."""
-        self._activate(list(self._unschedulable))
+        self._activate(self._index.requeue_all())
 
     def next_ready(self) -> float | None:
         """When a pod or group becomes active by the mere passing of time; None if none does, or -inf if it may be now.
 
         Pods that are to be regrouped wait with others for which no node was found, although there may be one for them.
         """
-        if any(_to_regroup(self._waiting, self._signatures.version)):
+        if self._index.has_due or any(_to_regroup(self._waiting, self._signatures.version)):
             return -math.inf
         times = [g.unschedulable_since + self._settings.flush_seconds for g in islice(self._unschedulable, 1)
                  if g.unschedulable_since is not None]  # fmt: skip
@@ -296,23 +303,13 @@ class Queue:
         """What the pod has in common with its like."""
         return (pod.scheduler_name, pod.priority, pod.namespace, (self._signatures.of(pod), pod.group))
 
-    def _mark(self, groups: Sequence[PodsAlike], requeue_on: Change, now: float, always_considered: bool) -> None:
-        for group in groups:
-            if group.unschedulable_since is None:
-                group.unschedulable_since = now
-                group.requeue_on = requeue_on
-                group.always_considered = False
-                self._unschedulable[group] = None
-                self._index.marked(group)
-            elif group.always_considered and requeue_on not in group.requeue_on:
-                self._index.marked_again(group, requeue_on)
-            group.always_considered |= always_considered
-        self._order.note_failures(groups)
+    def _mark(self, group: PodsAlike, requeue_on: Change, now: float, always_considered: bool) -> None:
+        if self._index.mark(group, requeue_on, now, always_considered):
+            self._unschedulable[group] = None
 
     def _activate(self, groups: Iterable[PodsAlike]) -> None:
         """Cycles look at these groups, which were unschedulable."""
         for group in groups:
-            group.unschedulable_since = None
             del self._unschedulable[group]
             self._index.activated(group)
         self._order.add(groups)

@@ -10,6 +10,7 @@ from concerto.scheduling.cycle import MAX_DECISIONS
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.changes import Change
 
 
 def mark_failures(queue: Queue, result: CycleResult, now: float) -> None:
@@ -20,14 +21,14 @@ def mark_failures(queue: Queue, result: CycleResult, now: float) -> None:
         result: of the cycle.
         now: seconds.
     """
-    considered = set()
+    considered, one_by_one = set(), list[tuple[str, Change, bool]]()
     for failure in result.unschedulable:
         key = (failure.pod.namespace, failure.pod.group)
         if result.gangs.get(key) is None:
-            requeue_on = failure.diagnosis.requeue_on
-            queue.mark_unschedulable(failure.pod.uid, requeue_on, now, always_considered=failure.always_considered)
+            one_by_one.append((failure.pod.uid, failure.diagnosis.requeue_on, failure.always_considered))
         elif failure.always_considered:
             considered.add(key)
+    queue.mark_all(one_by_one, now)
     for key, diagnosis in result.gangs.items():
         if diagnosis is not None:
             queue.mark_pod_group(key, diagnosis.requeue_on, now, always_considered=key in considered)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +24,19 @@ _FEW = 32
 """Groups that are put in order one by one; more are sorted together with those that are there."""
 
 
+@dataclass(eq=False, slots=True)
+class Parked:
+    """Unschedulable groups of one priority and namespace that the same changes could help, as they failed.
+
+    Attributes:
+        groups: the groups.
+        is_due: whether there was such a change.
+    """
+
+    groups: OrderedDict[PodsAlike, None] = field(default_factory=OrderedDict)
+    is_due: bool = False
+
+
 @dataclass(eq=False)
 class PodsAlike:
     """Pods that wait together: they are alike, or of one PodGroup.
@@ -33,6 +47,7 @@ class PodsAlike:
         places: of the pods that do not back off, in order.
         unschedulable_since: seconds; None if cycles look at them.
         requeue_on: what could help, once they are unschedulable.
+        parked: where they are while they are unschedulable.
         always_considered: whether cycles look at them although they are unschedulable.
         failed_in_cycle: the cycle in which they were found unschedulable last.
         listed: the place under which the order has them; None if cycles do not look at them.
@@ -44,6 +59,7 @@ class PodsAlike:
     places: list[Place] = field(default_factory=list)
     unschedulable_since: float | None = None
     requeue_on: Change = Change.NOTHING
+    parked: Parked | None = None
     always_considered: bool = False
     failed_in_cycle: int = -1
     listed: Place | None = None
