@@ -86,7 +86,7 @@ def test_each_kind_costs_what_is_known_of_it_however_that_has_come(at_a_time, ta
         for (kind, row), number in pods.items():
             for _ in range(number):
                 kinds.remove_pod(kind, row)
-        assert not (len(kinds) or kinds._alike or kinds._of_workload or kinds._known or kinds._behind)
+        assert not (len(kinds) or kinds._alike or kinds._of_workload or kinds._known or kinds.are_behind)
     finally:
         placed_kinds.MAX_CHANGED = before
 
@@ -116,3 +116,26 @@ def test_a_job_costs_what_its_own_pods_cost_once_one_has_ended():
     ended = [(job(number), PodMeasurement(work, 9.0, 9.0, 1e6, True), False) for number, work in ((1, 8.0), (-1, 2.0))]
     kinds.set_table(table([(job(0), runs, False), *ended]))
     assert costs[0].cost == costs[2].cost != costs[1].cost
+
+
+def test_where_each_of_very_many_kinds_costs_what_its_own_pods_cost_they_change_in_parts(monkeypatch):
+    kinds, looked_at = PlacedKinds(), Counter()
+
+    def counted(known, kind):
+        looked_at["now"] += 1
+        return estimate(known, kind)
+
+    costs = [kinds.add_pod(job(number), 0) for number in range(40)]
+    monkeypatch.setattr(placed_kinds, "MAX_CHANGED", 10)
+    monkeypatch.setattr(placed_kinds, "estimate", counted)
+    learned = table([(job(number), PodMeasurement(1.0 + number, 90.0, 90.0, 1e6, True), False) for number in range(40)])
+    kinds.set_table(learned)
+    assert looked_at["now"] <= 10
+    parts = 1
+    while kinds.are_behind:
+        looked_at.clear()
+        kinds.catch_up()
+        assert looked_at["now"] <= 10
+        parts += 1
+    assert parts == 4
+    assert all(each.cost == estimate(learned, each.kind) for each in costs)

@@ -21,6 +21,8 @@ INTERVAL_SECONDS = 1.0
 """Shortest time between two updates by what agents have published: each blocks the event loop for milliseconds."""
 _NODES_A_LOOK = 50
 """Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next."""
+_PARTS_A_LOOK = 3
+"""Further parts of the costs that are brought up to date at one look."""
 _UNKNOWN_CORES = 1024.0
 """CPUs that a node is taken to have while its Node object is not known."""
 
@@ -106,6 +108,9 @@ class KindsFeed:
                 rows += self.kinds.add_up(ROWS_A_LOOK - rows, KEYS_A_TURN)
                 await asyncio.sleep(0)
             self.update(ROWS_A_LOOK - rows)
+            for _ in range(_PARTS_A_LOOK):
+                await asyncio.sleep(0)
+                self._catch_up()
             if self._seen or self.kinds.has_changes or self._cluster.kinds.are_behind:
                 self._arrived.set()
             await asyncio.sleep(INTERVAL_SECONDS)
@@ -124,7 +129,11 @@ class KindsFeed:
         if self._places_by_kind and table and self.kinds.version != self._version:
             self._version = self.kinds.version
             self._requeue(self._cluster.kinds.set_table(table))
-        elif self._cluster.kinds.are_behind:
+        else:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self._cluster.kinds.are_behind:
             self._requeue(self._cluster.kinds.catch_up())
 
     def _take_in(self) -> None:

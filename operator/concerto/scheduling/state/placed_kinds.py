@@ -6,7 +6,7 @@ pod of their own has ended. What is learned of the images is one change then, an
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,8 +19,8 @@ from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.columns import Floats, Ints, Rows
 from concerto.scheduling.state.counters import add_count
 
-MAX_CHANGED = 2000
-"""Costs that change at a time: 0.1 s. Kinds whose own pods have ended have a cost each."""
+MAX_CHANGED = 1000
+"""Costs that change at a time, and kinds that other entries decide on than before: 0.1 s."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,11 +114,12 @@ class PlacedKinds:
         self._known: dict[str, dict[str, PlacedKind]] = {}
         self._alike: dict[Kind, _Alike] = {}
         self._behind: dict[_Alike, None] = {}  # more is known of them than their costs say
+        self._to_move: OrderedDict[str, PlacedKind] = OrderedDict()  # by key: others may be alike to them now
 
     @property
     def are_behind(self) -> bool:
         """Whether more is known of some than their costs say: see `catch_up`."""
-        return bool(self._behind)
+        return bool(self._behind or self._to_move)
 
     def __len__(self) -> int:
         """How many kinds."""
@@ -163,14 +164,18 @@ class PlacedKinds:
         # Most entries are the same objects as before, and there may be 40,000
         changed = {key for key, sums in table.items() if (known := before.get(key)) is not sums and known != sums}
         changed |= before.keys() - table.keys()
-        moves = self._move({key for key in changed if _role(before, key) != _role(table, key)})
+        self._to_move |= self._users({key for key in changed if _role(before, key) != _role(table, key)})
         self._behind |= dict.fromkeys(each for each in self._alike.values() if not changed.isdisjoint(each.kind.keys))
-        return bool(changed), moves + self.catch_up()
+        return bool(changed), self.catch_up()
 
     def catch_up(self) -> list[CostChange]:
         """What changes on nodes by what is known: of some kinds, if it would take long for all of them."""
         changes, costs = _Changes(), dict[Kind, Cost]()
-        for alike in list(islice(self._behind, MAX_CHANGED)):
+        left = MAX_CHANGED
+        while self._to_move and left:
+            self._move(self._to_move.popitem(last=False)[1], changes)
+            left -= 1
+        for alike in list(islice(self._behind, left)):
             del self._behind[alike]
             known = Kind(tuple(key if key in self.table else "" for key in alike.kind.keys), alike.kind.endless)
             if (after := costs.get(known)) is None:
@@ -181,31 +186,28 @@ class PlacedKinds:
 
     # --- inside
 
-    def _move(self, keys: set[str]) -> list[CostChange]:
-        """Other entries may decide what the kinds with these groups cost; returns what that changes for now."""
-        changes = _Changes()
-        for known in self._users(keys):
-            self._note_known(known)
-            before = known.alike
-            if before.kind == self._standing_for(known.kind):
-                continue
-            known.alike = after = self._join(known.kind)
-            for row, pods in known.pods.items():
-                after.pods[row] += pods
-                add_count(before.pods, row, -pods)
-            self._leave(before)
-            changes.add(before.cost, after.cost, known.pods)
-        return changes.found()
+    def _move(self, known: PlacedKind, changes: _Changes) -> None:
+        """Other entries may decide what the kind costs; notes what that changes."""
+        self._note_known(known)
+        before = known.alike
+        if before.kind == self._standing_for(known.kind):
+            return
+        known.alike = after = self._join(known.kind)
+        for row, pods in known.pods.items():
+            after.pods[row] += pods
+            add_count(before.pods, row, -pods)
+        self._leave(before)
+        changes.add(before.cost, after.cost, known.pods)
 
-    def _users(self, keys: set[str]) -> list[PlacedKind]:
-        """Each of the kinds for which it may matter what entries of these keys there are."""
+    def _users(self, keys: set[str]) -> dict[str, PlacedKind]:
+        """By key, each of the kinds for which it may matter what entries of these keys there are."""
         users: dict[str, PlacedKind] = {}
         for key in keys:
             if (known := self._kinds.get(key)) is not None:
                 users[key] = known
             users |= {known.kind.key: known for known in self._of_workload.get(key, ())}
             users |= self._known.get(key, {})
-        return list(users.values())
+        return users
 
     def _standing_for(self, kind: Kind) -> Kind:
         return without_groups(kind, deciding_groups(self.table, kind))
@@ -244,6 +246,7 @@ class PlacedKinds:
         """The kind has no pods on nodes any more."""
         kind = known.kind
         del self._kinds[kind.key]
+        self._to_move.pop(kind.key, None)
         for key in _workload(kind):
             self._of_workload[key] = tuple(each for each in self._of_workload[key] if each is not known)
             if not self._of_workload[key]:
