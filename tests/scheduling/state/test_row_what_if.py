@@ -9,6 +9,7 @@ from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.what_if import RowWhatIf
 from support.cluster_contents import state_of
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+from support.step_counts import steps_of
 
 ANTI = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
     {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}]}}  # fmt: skip
@@ -161,3 +162,11 @@ def test_the_pods_of_a_row_are_known_as_they_were_seen_last():
     cluster.remove_pod("uid-v")
     assert cluster.pods_on.lowest_priority[row] == np.inf
     assert not cluster.pods_on.on(row)
+
+
+def test_a_pod_that_goes_costs_as_much_however_many_others_name_its_node():
+    def steps(count):
+        cluster = cluster_state([], [on(f"p{i}", "made-up") for i in range(count)])
+        return steps_of(lambda: cluster.remove_pod("uid-p0"))
+
+    assert steps(500) < 1.2 * steps(50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.columns import Columns, Floats
+from concerto.scheduling.state.counters import add_count_of
 from concerto.scheduling.state.pod_index import PodIndex
 
 
@@ -24,6 +26,8 @@ class PodsOnRows(Columns, PodIndex):
     def __init__(self) -> None:
         self.lowest_priority: Floats = np.zeros(0)
         self._pods: dict[int, dict[str, PodView]] = {}
+        # Whoever may create pods can name one node, which need not exist, in any number of them
+        self._priorities: dict[int, Counter[int]] = {}
 
     def on(self, row: int) -> Collection[PodView]:
         """The pods on the row, as they were seen last."""
@@ -36,17 +40,22 @@ class PodsOnRows(Columns, PodIndex):
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row."""
         self._pods.setdefault(row, {})[pod.uid] = pod
+        add_count_of(self._priorities, row, pod.priority, 1)
         self.lowest_priority[row] = min(self.lowest_priority[row], pod.priority)
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """The pod may have started, or its deletion may have begun."""
         self._pods[row][after.uid] = after
+        if before.priority != after.priority:
+            add_count_of(self._priorities, row, before.priority, -1)
+            add_count_of(self._priorities, row, after.priority, 1)
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod is not on the row any more."""
         pods = self._pods[row]
         del pods[pod.uid]
+        add_count_of(self._priorities, row, pod.priority, -1)
         if pod.priority <= self.lowest_priority[row]:
-            self.lowest_priority[row] = min((each.priority for each in pods.values()), default=np.inf)
+            self.lowest_priority[row] = min(self._priorities.get(row, ()), default=np.inf)
         if not pods:
             del self._pods[row]
