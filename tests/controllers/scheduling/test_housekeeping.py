@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concerto.api.podreservation import Assignment
+from concerto.controllers.scheduling import housekeeping
 from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
 from concerto.controllers.scheduling.placement_records import PlacementRecord
 from support.faulty_server import faulty, refuses
@@ -43,20 +44,59 @@ async def test_pods_that_become_overdue_together_are_looked_up_and_not_searched_
     assert many < 12 * few
 
 
+def backs_off():
+    container = {"name": "main", "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    return {"startTime": "1970-01-01T00:16:40Z", "containerStatuses": [container]}
+
+
 async def test_what_a_pod_takes_that_never_starts_is_given_back_though_nothing_is_seen_of_it():
     now = 1000.0
     async with faulty([refuses(404, "NotFound")]) as server:
         made = scheduling(server.session, lambda: now)
         cluster = made.parts.cluster
-        housekeeping = Housekeeping(made.context, made.parts, OverdueReports(made.context, made.parts, {}))
+        keeps = Housekeeping(made.context, made.parts, OverdueReports(made.context, made.parts, {}))
         cluster.set_node(node("n"))
         cluster.set_capacity(capacity("n", 1.0), now)
-        backs_off = {"name": "main", "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
-        status = {"startTime": "1970-01-01T00:16:40Z", "containerStatuses": [backs_off]}
-        cluster.set_pod(pod("bad", nodeName="n", status=status), now)
+        cluster.set_pod(pod("bad", nodeName="n", status=backs_off()), now)
         row = cluster.row_of["n"]
-        housekeeping.release_unstarted()
+        keeps.release_unstarted()
         assert cluster.measured.available[row] == 0.0
         now += 120.0
-        housekeeping.release_unstarted()
+        keeps.release_unstarted()
         assert cluster.measured.available[row] == 1.0
+
+
+async def test_of_very_many_pods_that_never_start_some_are_released_at_a_time(monkeypatch):
+    monkeypatch.setattr(housekeeping, "MAX_RELEASED", 4)
+    now = 1000.0
+    async with faulty([refuses(404, "NotFound")]) as server:
+        made = scheduling(server.session, lambda: now)
+        cluster = made.parts.cluster
+        keeps = Housekeeping(made.context, made.parts, OverdueReports(made.context, made.parts, {}))
+        cluster.set_node(node("n"))
+        cluster.set_capacity(capacity("n", 10.0), now)
+        for i in range(10):
+            cluster.set_pod(pod(f"bad{i}", nodeName="n", status=backs_off()), now)
+        now += 120.0
+        left = []
+        while keeps.release_unstarted():
+            left.append(cluster.measured.available[cluster.row_of["n"]])
+        assert left == [4.0, 8.0]
+        assert cluster.measured.available[cluster.row_of["n"]] == 10.0
+
+
+async def test_of_very_many_reports_some_are_made_at_a_time(monkeypatch):
+    monkeypatch.setattr(housekeeping, "MAX_REPORTED", 2)
+    now = 1000.0
+    async with faulty([refuses(404, "NotFound")]) as server:
+        made = scheduling(server.session, lambda: now)
+        cluster, recorded = made.parts.cluster, []
+        monkeypatch.setattr(made.context.recorder, "record", lambda subject, **event: recorded.append(subject))
+        for i in range(5):
+            cluster.set_node(node(f"n{i}"))
+            cluster.set_capacity(capacity(f"n{i}", 10.0, at=now), now)
+        now += 1e6
+        reports = OverdueReports(made.context, made.parts, {})
+        for reported in (2, 4, 5, 5):
+            reports.report_stale_agents()
+            assert len(recorded) == reported

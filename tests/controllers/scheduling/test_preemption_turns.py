@@ -146,3 +146,27 @@ def test_a_turn_costs_the_same_however_many_keys_wait():
         return steps_of(lambda: keys.turns._next(keys.now))
 
     assert steps(5000) < 1.2 * steps(500)
+
+
+async def test_keys_that_need_no_search_hold_up_nothing_else_however_many_namespaces_have_some(monkeypatch):
+    keys, compared = Keys(), []
+    keys.add(*(f"n{i}/a" for i in range(500)))
+    keys.gone |= {f"n{i}/a" for i in range(499)}
+    monkeypatch.setattr("concerto.controllers.scheduling.turns._PRUNE_SECONDS", 1e9)
+    monkeypatch.setattr("concerto.controllers.scheduling.turns._MAX_COMPARED", 1000)
+    keys.turns._pruned_at = NOW
+    firsts = keys.turns._waiting.firsts
+    monkeypatch.setattr(keys.turns._waiting, "firsts", lambda: compared.append(len(keys.turns)) or firsts())
+    in_a_row: list[int] = []
+    others = asyncio.create_task(count_in_turns(compared, in_a_row))
+    assert await keys.serve(1) == ["n499/a"]
+    others.cancel()
+    assert max(in_a_row) <= 1500
+
+
+async def count_in_turns(compared, found):
+    """How many keys were compared between two turns of the event loop."""
+    while True:
+        await asyncio.sleep(0)
+        found.append(sum(compared))
+        compared.clear()

@@ -59,6 +59,11 @@ class DueLanes(Generic[_K, _L]):
         """The lanes in which keys wait."""
         return iter(self._lanes)
 
+    @property
+    def number_of_lanes(self) -> int:
+        """In how many lanes keys wait."""
+        return len(self._lanes)
+
     def get(self, key: _K) -> Due[_K, _L] | None:
         """Where and until when the key waits; None if it does not."""
         return self._due.get(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from concerto.api.doubling import doubling_waits
 from concerto.controllers.runtime.context import Context
@@ -13,6 +14,12 @@ from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import NODE_CAPACITIES
 from concerto.scheduling.gangs.recovery import note_unfinished
+from concerto.scheduling.state.changes import Change
+
+MAX_RELEASED = 500
+"""Pods whose start has failed for long that are counted anew before others get the event loop: 50 ms."""
+MAX_REPORTED = 1000
+"""Pods that no agent has counted, and nodes whose agents do not report, that are reported at a time: 30 ms."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +69,23 @@ class Housekeeping:
                 note_unfinished(self._cluster, self._records.cycles_of(adopted))
             self._pending.requeue_pod_groups()
             self._pending.requeue(self._cluster.end_avoidance(context.clock()))
-            self.release_unstarted()
+            are_left = True
+            while are_left:
+                are_left = self.release_unstarted()
+                await asyncio.sleep(0)
             if await self._records.delete_closable():
                 waits = self._waits()
             context.metrics.set_total(context.metrics.events_dropped, context.recorder.dropped)
             context.metrics.set_total(context.metrics.rejected_metrics, self._cluster.load.rejected)
 
-    def release_unstarted(self) -> None:
-        """Release the measured capacity of pods whose start has failed for long."""
-        now = self._context.clock()
-        for pod in self._cluster.unstarted.due(now):
-            self._pending.requeue(self._cluster.set_pod(pod, now))
+    def release_unstarted(self) -> bool:
+        """Release the measured capacity of some pods whose start has failed for long; whether there may be more."""
+        now, change = self._context.clock(), Change.NOTHING
+        due = self._cluster.unstarted.due(now, MAX_RELEASED)
+        for pod in due:
+            change |= self._cluster.set_pod(pod, now)
+        self._pending.requeue(change)
+        return len(due) == MAX_RELEASED
 
     def _waits(self) -> Iterator[float]:
         return doubling_waits(self._settings.interval_seconds, self._settings.max_interval_seconds)
@@ -103,7 +116,7 @@ class OverdueReports:
         found = self._cluster.ledger.overdue(self._context.clock(), ttl) if ttl else []
         overdue = {pod.uid for pod in found if pod.bound}
         self._reported_pods &= overdue
-        for uid in overdue - self._reported_pods:
+        for uid in islice(overdue - self._reported_pods, MAX_REPORTED):
             assignment = self._records.assignment_of(uid)
             if assignment is None:
                 continue
@@ -126,7 +139,8 @@ class OverdueReports:
         stale_after = self._profiles.stale_after_seconds()
         stale = set(self._cluster.ledger.nodes.with_stale_agent(self._context.clock(), missed))
         self._context.metrics.nodes_with_stale_agent.set(len(stale))
-        for node in stale - self._reported_nodes:
+        new = {*islice(stale - self._reported_nodes, MAX_REPORTED)}
+        for node in new:
             self._context.recorder.record(
                 build_event_subject(NODE_CAPACITIES, node, uid=self._capacity_uids.get(node, "")),
                 type="Warning",
@@ -135,4 +149,4 @@ class OverdueReports:
                 note=f"The node's agent has missed {missed} heartbeats. Its last status, less what was placed since, "
                 f"is used until it is {stale_after:.0f} s old. Look at the agent's pod on that node.",
             )
-        self._reported_nodes = stale
+        self._reported_nodes = (self._reported_nodes & stale) | new

@@ -25,8 +25,9 @@ _PRUNE_SECONDS = 1.0
 """Between two looks for keys that wait for a search, and need none any more."""
 _MAX_PRUNED = 2000
 """Keys of which each such look takes care: 10 ms."""
-_MAX_PASSED_OVER = 100
-"""Keys that need no search, of which so many are passed over before others have the event loop."""
+_MAX_COMPARED = 2000
+"""Namespaces that are compared to find out whose turn it is, while keys that need no search are passed over, before
+others have the event loop: 10 ms."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Turns(Generic[_K]):
             search: what is done in a turn; the key does not wait any more then. Its exceptions are logged.
             tidy: called once a second while keys are due, and each time that none is: forgets what is not needed.
         """
-        passed_over = 0
+        compared = 0
         while True:
             if self._prune():
                 tidy()
@@ -140,8 +141,9 @@ class Turns(Generic[_K]):
                     await search(waiting.key)
                 except Exception:
                     logger.exception("the search for pods to evict was stopped by an internal error")
-            elif (passed_over := passed_over + 1) % _MAX_PASSED_OVER:
+            elif (compared := compared + 10 + self._waiting.number_of_lanes) < _MAX_COMPARED:
                 continue
+            compared = 0
             await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
 
     # --- inside

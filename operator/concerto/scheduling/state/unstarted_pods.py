@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
@@ -45,7 +46,7 @@ class UnstartedPods:
         self._failing_since.pop(uid, None)
         self._keeping.pop(uid, None)
 
-    def due(self, now: float) -> list[PodView]:
-        """Pods whose time is over; the caller calls `accounted` for them again."""
+    def due(self, now: float, limit: int | None = None) -> list[PodView]:
+        """Pods whose time is over, so many at most; the caller calls `accounted` for them again."""
         since = self._failing_since
-        return [pod for uid, pod in self._keeping.items() if now - since[uid] >= self.wait_seconds]
+        return list(islice((p for uid, p in self._keeping.items() if now - since[uid] >= self.wait_seconds), limit))
