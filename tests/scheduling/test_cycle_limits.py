@@ -11,7 +11,7 @@ from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod_shape import MAX_BYTES
 from concerto.api.score_arguments import ScoreSettings
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling import cycle as cycle_module
+from concerto.scheduling import one_cycle as cycle_module
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.explanation import explain
 from concerto.scheduling.framework import FilterDefaults
@@ -19,7 +19,8 @@ from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.pod_counts import MAX_COMPARISONS, MAX_PARTS, PodSelection
+from concerto.scheduling.state.pod_counts import MAX_COMPARISONS, MAX_PARTS
+from concerto.scheduling.state.pod_selection import PodSelection
 from support.daemon_sets import daemon_affinity
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 from support.step_counts import steps_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.pod_counts import PodSelection
+from concerto.scheduling.state.pod_selection import PodSelection
 
 
 def state_of(cluster: ClusterState) -> str:

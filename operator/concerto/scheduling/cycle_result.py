@@ -85,6 +85,7 @@ class CycleResult:
         unschedulable: pods without a node. The first ones of a gang that was not placed stand for all of its pods.
         has_more: whether it stopped before it had looked at all pods: at the limit of decisions, or out of time.
         out_of_time: whether it stopped because its time was over.
+        put_off: whether pods are being counted for one that waits, which is to be looked at in the next cycle.
         abstentions: by (scheduler name, plugin), nodes of which it lacked metrics; a node counts once
             for each signature.
         look_again_at: when a node may be given the work of a pod that is without a node now, seconds since the epoch,
@@ -102,6 +103,7 @@ class CycleResult:
     unschedulable: list[Unschedulable] = field(default_factory=list)
     has_more: bool = False
     out_of_time: bool = False
+    put_off: bool = False
     abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
     look_again_at: float = math.inf
     look_again_at_gangs: dict[GroupKey, float] = field(default_factory=dict)

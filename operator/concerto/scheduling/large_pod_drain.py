@@ -11,6 +11,7 @@ from concerto.api.pod import PodView
 from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
+from concerto.scheduling.framework import Query
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Ints
@@ -31,6 +32,13 @@ _MAX_SORTED = 4096
 def waits(pod: PodView, profile: Profile, now: float) -> int:
     """How many times ``largePodWait`` the pod has waited."""
     return max(0, int((now - pod.created) / profile.settings.large_pod_wait_seconds))
+
+
+def is_of_large_pod(query: Query) -> bool:
+    """Whether nodes may be drained for the pod that is asked about."""
+    if query.cost is not None:
+        return query.cluster.kinds.is_large(query.cost)
+    return query.required_cpu is not None or query.ignores_size
 
 
 def required_cpu(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> tuple[float | None, bool]:

@@ -24,6 +24,7 @@ from concerto.controllers.scheduling.preemption_writes import Eviction, Preempti
 from concerto.scheduling.framework import FilterDefaults
 from concerto.scheduling.preemption.search import Remainder
 from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state import pod_counting, pod_counts
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty, refuses, says
 from support.scheduler_builders import scheduling
@@ -124,6 +125,23 @@ async def test_the_victims_of_one_pod_are_deleted_before_those_of_the_next_are_m
         await asyncio.gather(*(writes.evict(evictions, lambda: True) for evictions in each))
         assert len(it.server.seen) == 7
         assert it.server.seen[5:] == [STATUS.format("v3"), DELETE.format("v3")]
+
+
+async def test_a_pod_whose_terms_are_about_very_many_pods_has_them_counted_in_turns(monkeypatch):
+    monkeypatch.setattr(pod_counts, "MAX_A_TURN", 30)
+    monkeypatch.setattr(pod_counts, "MAX_AT_ONCE", 5)
+    monkeypatch.setattr(pod_counting, "_A_PART", 1)
+    refuses_none = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "none"}}}
+    async with preempting(slice_seconds=0.001) as it:
+        for i in range(40):
+            it.see(f"other-{i}", nodeName="b", priority=200, labels={"of": str(i)}, namespace="default")
+        turns, begin = [], it.cluster.pod_counts.begin_turn
+        monkeypatch.setattr(it.cluster.pod_counts, "begin_turn", lambda: turns.append(1) or begin())
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        it.fails(affinity={"podAntiAffinity": {required: [refuses_none]}})
+        await it.server.asked(3)
+        assert it.cluster.nominations.node_of("uid-asks") == "a"
+        assert len(turns) >= 5
 
 
 HANGING = {

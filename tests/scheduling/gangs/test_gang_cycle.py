@@ -6,8 +6,9 @@ import pytest
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
 from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
-from concerto.scheduling.cycle import GANG_TIME, MAX_SECONDS, MAX_UNSCHEDULABLE, schedule
+from concerto.scheduling.cycle import MAX_SECONDS, MAX_UNSCHEDULABLE, schedule
 from concerto.scheduling.gangs.gang import MAX_PODS
+from concerto.scheduling.one_cycle import GANG_TIME
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.queue_marks import BeyondHeads, mark_failures
 from concerto.scheduling.state.changes import Change

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state import pod_counts
-from concerto.scheduling.state.pod_counts import PodCounts, PodSelection
+from concerto.scheduling.state.pod_counts import PodCounts
+from concerto.scheduling.state.pod_selection import PodSelection
 from support.scheduling_builders import NOW, cluster_state, node, pod
 from support.step_counts import steps_of
 

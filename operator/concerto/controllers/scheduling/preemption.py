@@ -22,8 +22,10 @@ from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.preemption import SETTLE_SECONDS, Outcome, Preemption, outcome_without_search
 from concerto.scheduling.preemption.search import Remainder
+from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.comparisons import StillCounting
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +119,7 @@ class PreemptionController:
             return
         now, spent, found = self._context.clock(), _CpuTime(), False
         try:
-            earlier = self._remainders.of(key, now)
-            search = Preemption(self._cluster, profile, pods[0], now, random.randrange(2**31), earlier)
+            search = await self._begin_search(pods[0], profile, self._remainders.of(key, now))
             for turn, pod in enumerate(pods):
                 if turn and spent.total >= 2 * self._settings.max_search_seconds:
                     self._put_back(key, pods[turn:])
@@ -130,6 +131,19 @@ class PreemptionController:
         finally:
             self._turns.rest(key, max(self._rest(key, found), 2 * spent.total))
             self._context.metrics.preemption_search_seconds.observe(spent.total)
+
+    async def _begin_search(self, pod: PodView, profile: Profile, earlier: Remainder) -> Preemption:
+        """The search, once what the pod's terms select is counted."""
+        counts, offset = self._cluster.pod_counts, random.randrange(2**31)
+        while True:
+            counts.begin_turn()
+            try:
+                return Preemption(self._cluster, profile, pod, self._context.clock(), offset, earlier)
+            except StillCounting:
+                pass
+            finally:
+                counts.end_turn()
+            await asyncio.sleep(self._settings.slice_seconds)
 
     async def _search_for(self, pod: PodView, search: Preemption, spent: _CpuTime) -> bool:
         """Find pods to evict for one pod; returns whether some were found."""

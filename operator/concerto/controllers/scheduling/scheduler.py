@@ -35,7 +35,7 @@ from concerto.scheduling.state.comparisons import TooManyComparisons
 logger = logging.getLogger(__name__)
 
 _MIN_WAIT_SECONDS = 0.05
-"""Before a cycle that time has made due. A cycle that ran out of time leaves the event loop to others for as long."""
+"""Before a cycle that time has made due. One that took all of its time leaves the event loop to others for as long."""
 
 _ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
 """What may be possible once room is not held for a gang any more."""
@@ -133,7 +133,7 @@ class Scheduler:
             if result.decisions:
                 await self._pipeline.carry_out(result.decisions)
             rest = parts.load.min_cycle_interval_seconds - (clock() - started)
-            await asyncio.sleep(_MIN_WAIT_SECONDS if result.out_of_time else max(0.0, rest))
+            await asyncio.sleep(_MIN_WAIT_SECONDS if result.out_of_time or result.put_off else max(0.0, rest))
 
     def _note_beyond_heads(self) -> None:
         for pod, why in self._beyond.take(_MAX_NOTED):

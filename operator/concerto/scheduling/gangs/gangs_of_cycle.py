@@ -87,6 +87,11 @@ class GangsOfCycle:
         self._looked_at.add(key)
         self._cluster.pod_groups.looked_at(key, in_vain=in_vain)
 
+    def put_off(self, pod: PodView) -> None:
+        """The pod's gang, if it has one, is not looked at any more in this cycle, but in the next one."""
+        if self.of(pod) is not None:
+            self._looked_at.add((pod.namespace, pod.group))
+
     def of(self, pod: PodView) -> Gang | NotReady | None:
         """The gang that a waiting pod is to be placed with; None if it is placed by itself."""
         if not pod.group or (key := (pod.namespace, pod.group)) in self._one_by_one:

@@ -16,7 +16,6 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
-from concerto.scheduling.cycle import Cycle
 from concerto.scheduling.framework import Filter, Reach
 from concerto.scheduling.gangs.assumed_gang import AssumedGang
 from concerto.scheduling.gangs.gang import Gang, selected_among
@@ -24,6 +23,7 @@ from concerto.scheduling.gangs.gang_queries import GangQueries
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.trial import Trial
 from concerto.scheduling.nominated_room import Prepared, RowTrial
+from concerto.scheduling.one_cycle import Cycle
 from concerto.scheduling.preemption.eligibility import may_be_evicted
 from concerto.scheduling.preemption.victims import Victims, choose_victims
 from concerto.scheduling.profile import Profile

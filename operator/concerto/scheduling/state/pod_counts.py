@@ -1,22 +1,24 @@
 """How many of the pods on each row match selectors that pending pods ask about (affinity, topology spread).
 
-A count is made from the pods of its namespaces when it is first asked for, and kept up to date from then on.
+A count is made from the pods of its namespaces when it is first asked for, and kept up to date from then on. A count
+that takes long is made in turns, as each cycle is one, so that nothing else has to wait: one pod's counts after
+another's.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-
-import numpy as np
+from typing import NoReturn
 
 from concerto.api.pod import PodView
-from concerto.api.selectors import LabelSelector
-from concerto.scheduling.state.columns import Ints, widened
-from concerto.scheduling.state.comparisons import TooManyComparisons
+from concerto.scheduling.state.columns import Ints
+from concerto.scheduling.state.comparisons import StillCounting, TooManyComparisons
+from concerto.scheduling.state.pod_counting import PodCount, comparisons_at_least, comparisons_at_most
 from concerto.scheduling.state.pod_index import PodIndex
+from concerto.scheduling.state.pod_selection import PodSelection
 
 MAX_COUNTS = 256
 """Questions whose counts are kept; the one that was not asked for longest goes first."""
@@ -24,123 +26,129 @@ MAX_PARTS = 10_000
 """Requirements and values of the selections that are kept, which each pod that comes or goes is compared with: 2 ms."""
 MAX_COMPARISONS = 3_000_000
 """For the required or preferred terms of one pod, or its spread constraints: 0.5 s."""
-_TO_LOOK_AT_ONE, _TO_COLLECT_ONE = 4, 2
-"""Comparisons that take as long as it takes to look at a pod at all, and to put it to those that share its labels."""
-
+MAX_A_TURN = 500_000
+"""Comparisons with which a turn begins, for the pod whose counts take longer: 0.1 s."""
+MAX_AT_ONCE = 100_000
+"""Comparisons for one pod's terms that are made beside those: 20 ms."""
+_MAX_IDLE = 3
+"""Turns in which nobody asks about counts that are being made, after which they are given up for another pod's."""
 
 _NOBODY: Mapping[str, tuple[PodView, int]] = {}
-
-
 _TOO_MANY = (
     f"selectors of the pod take more than {MAX_COMPARISONS} comparisons with pods: use fewer selectors, or select "
     "fewer namespaces"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PodSelection:
-    """Which pods are counted: those that match each of its terms.
-
-    Attributes:
-        terms: (namespaces, selector); None stands for every namespace.
-        terminating: whether pods count whose deletion has begun.
-    """
-
-    terms: tuple[tuple[frozenset[str] | None, LabelSelector], ...]
-    terminating: bool = True
-
-    @property
-    def parts(self) -> int:
-        """What a comparison with one pod costs; namespaces count by the memory that they take."""
-        named = sum(len(namespaces or ()) for namespaces, _ in self.terms)
-        return sum(selector.parts for _, selector in self.terms) + named // 64
-
-    @property
-    def namespaces(self) -> frozenset[str] | None:
-        """No pod of another namespace is counted; None stands for every namespace."""
-        return self.terms[0][0] if self.terms else None
-
-    @property
-    def required_label(self) -> tuple[str, str] | None:
-        """A label that each pod has that is counted; None if no single one is required."""
-        return next((label for _, selector in self.terms if (label := selector.required_label) is not None), None)
-
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether pods with these labels are counted, wherever they are."""
-        return all(selector.matches(labels) for _, selector in self.terms)
-
-    @property
-    def counts_all_selected(self) -> bool:
-        """Whether, of the pods of `namespaces`, all are counted that it selects by their labels."""
-        return len(self.terms) == 1 and self.terminating
-
-    def matches(self, pod: PodView) -> bool:
-        """Whether the pod is counted."""
-        if pod.deleting and not self.terminating:
-            return False
-        for namespaces, selector in self.terms:  # not all(): this runs for every pod
-            if (namespaces is not None and pod.namespace not in namespaces) or not selector.matches(pod.labels):
-                return False
-        return True
-
-
 @dataclass(slots=True)
-class _Count:
-    """One selection's pods.
+class _InParts:
+    """Counts that are made in parts, all for one pod. They are not dropped for others' until it has all of them.
 
     Attributes:
-        column: how many are on each row.
-        parts: of the selection.
-        comparisons: that it took.
+        asking: UID of the pod.
+        counts: those that have begun, of which the last one may not be finished.
+        to_come: selections whose counts have not begun.
+        left: comparisons that all of them may still take.
+        idle: turns since the pod has asked.
+        is_waited_for: whether the pod has asked, and not got them yet.
     """
 
-    column: Ints
-    parts: int
-    comparisons: int
+    asking: str = ""
+    counts: dict[PodSelection, PodCount] = field(default_factory=dict)
+    to_come: list[PodSelection] = field(default_factory=list)
+    left: int = 0
+    idle: int = 0
+    is_waited_for: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to be counted, or it would take too long."""
+        return self.left < 0 or (not self.to_come and all(count.is_finished for count in self.counts.values()))
 
 
 class PodCounts(PodIndex):
     """The pods on the rows, and counts of those that somebody asks about."""
 
     def __init__(self) -> None:
+        self._in_parts = _InParts()
+        self._in_turn = False
+        self._number = 0  # of all pods
         self._width = 0
         self._pods: dict[str, dict[str, tuple[PodView, int]]] = {}  # by namespace and UID
-        self._counts: OrderedDict[PodSelection, _Count] = OrderedDict()
+        self._counts: OrderedDict[PodSelection, PodCount] = OrderedDict()
         self._parts = 0  # of all of them
 
     def __bool__(self) -> bool:
         """Whether anybody has asked, so that a placement may change an answer."""
-        return bool(self._counts)
+        return bool(self._counts or self._in_parts.counts)
 
     def in_namespace(self, namespace: str) -> Iterator[PodView]:
         """The pods of the namespace that are on nodes, those that came last first."""
         return (pod for pod, _ in reversed(self._pods.get(namespace, {}).values()))
 
-    def by_row(self, selections: Iterable[PodSelection]) -> list[Ints]:
+    def begin_turn(self) -> None:
+        """Go on with counts that a pod waits for (``MAX_A_TURN``). Until `end_turn`, no long one is begun."""
+        self._in_turn = True
+        self._in_parts.idle += 1
+        self._go_on()
+
+    def end_turn(self) -> None:
+        """Whoever asks from now on has an answer at once."""
+        self._in_turn = False
+
+    def by_row(self, selections: Iterable[PodSelection], asking: str = "") -> list[Ints]:
         """How many such pods are on each row, for each selection of one pod.
+
+        Args:
+            selections: the selections.
+            asking: UID of the pod.
 
         Raises:
             TooManyComparisons: to count all of them would take too long, whether or not some are counted already.
+            StillCounting: in a turn (`begin_turn`): ask again in the next one.
         """
+        made, selections = self._in_parts, list(selections)
+        if any(selection.parts > MAX_PARTS for selection in selections):
+            raise TooManyComparisons(_TOO_MANY)
+        if self._in_turn and made.asking == asking and made.left < 0:
+            self._in_parts = _InParts()
+            raise TooManyComparisons(_TOO_MANY)
         left, columns = MAX_COMPARISONS, []
-        for selection in selections:
-            count = self._count(selection, left)
+        at_once = MAX_AT_ONCE
+        for index, selection in enumerate(selections):
+            if (count := self._known(selection)) is None:
+                pods, namespaces = self._number_of_pods(selection)
+                if comparisons_at_least(pods, namespaces) > left:
+                    raise TooManyComparisons(_TOO_MANY)
+                if not self._in_turn or comparisons_at_most(pods, namespaces, selection.parts) <= at_once:
+                    count = self._begin(selection)
+                    count.go_on(left)
+                    at_once -= count.comparisons
+                    if not count.is_finished or count.comparisons > left:
+                        raise TooManyComparisons(_TOO_MANY)
+                    self._keep(selection, count)
+                else:
+                    self._count_in_parts(selections[index:], asking, left)
             left -= count.comparisons
             if left < 0:
                 raise TooManyComparisons(_TOO_MANY)
             columns.append(count.column)
+        if made.asking == asking:
+            made.is_waited_for = False
         return columns
 
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
         self._width = width
-        for count in self._counts.values():
-            count.column = widened(count.column, width)
+        for count in self._all():
+            count.grow(width)
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row."""
         self._pods.setdefault(pod.namespace, {})[pod.uid] = (pod, row)
-        self._change(pod, row, 1)
+        self._number += 1
+        for count in self._all():
+            count.add(pod, row)
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """Other selections may match the pod now."""
@@ -152,65 +160,80 @@ class PodCounts(PodIndex):
         """The pod is not on the row any more."""
         in_namespace = self._pods[pod.namespace]
         del in_namespace[pod.uid]
+        self._number -= 1
         if not in_namespace:
             del self._pods[pod.namespace]
-        self._change(pod, row, -1)
+        for count in self._all():
+            count.remove(pod, row)
 
-    def _change(self, pod: PodView, row: int, sign: int) -> None:
-        for selection, count in self._counts.items():
-            if selection.matches(pod):
-                count.column[row] += sign
+    # --- inside
 
-    def _count(self, selection: PodSelection, max_comparisons: int) -> _Count:
-        count = self._counts.get(selection)
-        if count is not None:
+    def _all(self) -> Iterable[PodCount]:
+        return chain(self._counts.values(), self._in_parts.counts.values())
+
+    def _known(self, selection: PodSelection) -> PodCount | None:
+        """The count, if it is finished."""
+        if (count := self._counts.get(selection)) is not None:
             self._counts.move_to_end(selection)
             return count
-        parts = selection.parts
-        compared, comparisons = self._to_compare(selection, max_comparisons)
-        if parts > MAX_PARTS or comparisons > max_comparisons:
-            raise TooManyComparisons(_TOO_MANY)
-        while self._counts and (len(self._counts) >= MAX_COUNTS or self._parts + parts > MAX_PARTS):
+        count = self._in_parts.counts.get(selection)
+        return count if count is not None and count.is_finished else None
+
+    def _number_of_pods(self, selection: PodSelection) -> tuple[int, int]:
+        """How many pods the selection has to be compared with, and of how many namespaces."""
+        if selection.namespaces is None:
+            return self._number, len(self._pods)
+        pods = self._pods_of(selection)
+        return sum(map(len, pods)), len(pods)
+
+    def _pods_of(self, selection: PodSelection) -> list[Mapping[str, tuple[PodView, int]]]:
+        """Pods that the selection has to be compared with, by namespace."""
+        if selection.namespaces is None:
+            return [*self._pods.values()]
+        return [self._pods.get(namespace, _NOBODY) for namespace in selection.namespaces]
+
+    def _begin(self, selection: PodSelection) -> PodCount:
+        pods, together = self._pods_of(selection), dict[str, tuple[PodView, int]]()
+        for each in pods:
+            together.update(each)
+        return PodCount(selection, self._width, together, len(pods))
+
+    def _keep(self, selection: PodSelection, count: PodCount) -> None:
+        while self._counts and (len(self._counts) >= MAX_COUNTS or self._parts + count.parts > MAX_PARTS):
             self._parts -= self._counts.popitem(last=False)[1].parts
-        self._parts += parts
-        column = np.zeros(self._width, dtype=np.int64)
-        count = self._counts[selection] = _Count(column, parts, comparisons)
-        rows: list[int] = []
-        every = selection.counts_all_selected
-        for alike in compared:
-            if selection.selects(alike[0][0].labels):
-                rows += [row for pod, row in alike if every or selection.matches(pod)]
-        if rows:
-            column += np.bincount(rows, minlength=self._width)
-        return count
+        self._parts += count.parts
+        self._counts[selection] = count
 
-    def _to_compare(
-        self, selection: PodSelection, max_comparisons: int
-    ) -> tuple[Collection[list[tuple[PodView, int]]], int]:
-        """Pods, with their rows, that the selection has to be compared with, and how many comparisons that takes.
+    def _count_in_parts(self, selections: Sequence[PodSelection], asking: str, left: int) -> NoReturn:
+        """Have these counted for the pod from the next turn on, unless other pods' counts are being made.
 
-        Those that share their labels are together. Most selections require a label that few pods have: all others are
-        looked at, and not compared any further.
+        Raises:
+            StillCounting: always.
         """
-        namespaces = self._pods if selection.namespaces is None else selection.namespaces
-        in_each = [self._pods.get(namespace, _NOBODY).values() for namespace in namespaces]
-        candidates: Iterable[tuple[PodView, int]] = chain.from_iterable(in_each)
-        number = sum(map(len, in_each))
-        comparisons = _TO_LOOK_AT_ONE * number + len(in_each)
-        if comparisons > max_comparisons:
-            return (), comparisons
-        if (label := selection.required_label) is not None:
-            key, value = label
-            candidates = found = [each for each in candidates if each[0].labels.get(key) == value]
-            number = len(found)
-        comparisons += _TO_COLLECT_ONE * number
-        if comparisons > max_comparisons:
-            return (), comparisons
-        alike: dict[int, list[tuple[PodView, int]]] = {}
-        for each in candidates:
-            labels = id(each[0].labels)
-            if (group := alike.get(labels)) is None:
-                alike[labels] = [each]
-            else:
-                group.append(each)
-        return alike.values(), comparisons + len(alike) * selection.parts
+        made = self._in_parts
+        if made.asking != asking:
+            if made.is_waited_for and made.idle <= _MAX_IDLE:
+                raise StillCounting
+            self._in_parts = _InParts(asking)
+            for selection, count in made.counts.items():
+                if count.is_finished and selection not in self._counts:
+                    self._keep(selection, count)
+            made = self._in_parts
+        made.idle, made.left, made.is_waited_for = 0, left, True
+        new = (each for each in selections if each not in self._counts and each not in made.counts)
+        made.to_come = [*dict.fromkeys(new)]
+        made.left -= sum(made.counts[each].comparisons for each in selections if each in made.counts)
+        raise StillCounting
+
+    def _go_on(self) -> None:
+        """Make counts in parts."""
+        made, left = self._in_parts, MAX_A_TURN
+        while left > 0 and not made.is_finished:
+            count, spent = next((each for each in made.counts.values() if not each.is_finished), None), 0
+            if count is None:
+                selection = made.to_come.pop(0)
+                count = made.counts[selection] = self._begin(selection)
+                spent = count.comparisons
+            spent += count.go_on(min(left, made.left + 1))
+            left -= spent
+            made.left -= spent

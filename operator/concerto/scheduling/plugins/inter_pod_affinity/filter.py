@@ -14,7 +14,7 @@ from concerto.scheduling.plugins.domains import CountsByKey, DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import NO_ROWS, Bools, Codes, Ints, Rows, union
-from concerto.scheduling.state.pod_counts import PodSelection
+from concerto.scheduling.state.pod_selection import PodSelection
 
 _LACKS, _REFUSES, _IS_REFUSED = 1, 2, 3
 
@@ -73,7 +73,7 @@ class InterPodAffinity(CountsPods, FilterDefaults):
         selections = [PodSelection((one,)) for one in each[: len(refused)]]
         if terms:
             selections.append(PodSelection(tuple(each[len(refused) :])))
-        columns = cluster.pod_counts.by_row(selections)
+        columns = cluster.pod_counts.by_row(selections, pod.uid)
         if terms:
             state.required = selections[-1]
             state.present = [DomainCounts(cluster, term.topology_key, columns[-1]) for term in terms]

@@ -13,7 +13,7 @@ from concerto.scheduling.framework import CountsPods, Query, ScoreDefaults
 from concerto.scheduling.plugins.domains import CountsByKey
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import NO_ROWS, Floats, Ints, Rows, union
-from concerto.scheduling.state.pod_counts import PodSelection
+from concerto.scheduling.state.pod_selection import PodSelection
 from concerto.scheduling.state.pod_terms import preferring_terms
 
 
@@ -55,7 +55,7 @@ class InterPodAffinity(CountsPods, ScoreDefaults):
         namespaces = cluster.namespaces.selected((term for _, term in soft), pod.namespace)
         for (weight, term), where in zip(soft, namespaces):
             state.own.append((weight, term.topology_key, PodSelection(((where, term.selector),))))
-        columns = cluster.pod_counts.by_row(selection for _, _, selection in state.own)
+        columns = cluster.pod_counts.by_row((selection for _, _, selection in state.own), pod.uid)
         for (weight, topology_key, _), by_row in zip(state.own, columns):
             state.sums[topology_key].add_column(by_row, weight)
         state.sums.add_terms(cluster.terms.preferring.selecting(pod.namespace, pod.labels, state.namespace))

@@ -17,7 +17,7 @@ from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import NO_ROWS, Bools, Codes, Ints, Rows, union
-from concerto.scheduling.state.pod_counts import PodSelection
+from concerto.scheduling.state.pod_selection import PodSelection
 
 _SKEWED, _MISSING_LABEL = 1, 2
 _REFUSAL = "node(s) didn't match pod topology spread constraints"
@@ -82,7 +82,7 @@ class PodTopologySpread(CountsPods, FilterDefaults):
             return None
         constraints = []
         selections = [selection_of(pod, constraint) for constraint in pod.shape.hard_spread]
-        columns = cluster.pod_counts.by_row(selections)
+        columns = cluster.pod_counts.by_row(selections, pod.uid)
         eligible = EligibleRows(query, pod.shape.hard_spread)
         for constraint, selection, by_row in zip(pod.shape.hard_spread, selections, columns):
             counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible.of(constraint))

@@ -15,7 +15,7 @@ from concerto.scheduling.plugins.pod_topology_spread.filter import EligibleRows,
 from concerto.scheduling.rounding import rounded
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import NO_ROWS, Bools, Floats, Ints, Rows
-from concerto.scheduling.state.pod_counts import PodSelection
+from concerto.scheduling.state.pod_selection import PodSelection
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -90,7 +90,7 @@ class PodTopologySpread(CountsPods, ScoreDefaults):
         ignored: Bools = np.zeros(cluster.size, dtype=np.bool_)
         eligible = EligibleRows(query, needed)
         selections = [selection_of(pod, constraint) for constraint in soft]
-        for constraint, selection, column in zip(soft, selections, cluster.pod_counts.by_row(selections)):
+        for constraint, selection, column in zip(soft, selections, cluster.pod_counts.by_row(selections, pod.uid)):
             by_row = column[: cluster.size].copy()
             counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible.of(constraint))
             ignored |= ~counts.labelled & bool(needed)
