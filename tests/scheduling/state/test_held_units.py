@@ -53,8 +53,8 @@ def test_other_reservations_of_the_namespace_cost_a_pod_nothing(units):
             reservation(f"r{i}", LabelSelector.from_raw({"matchLabels": {"app": f"x{i}"}}), units=units)
             for i in range(count)
         )
-        made = reservations(*others, reservation("mine", units=1))
-        assert made.for_pod(pod("p", labels={"app": "a"})) == ("default", "mine")
+        made = reservations(*others, reservation("youngest", created=1.0, units=1))
+        assert made.for_pod(pod("p", labels={"app": "a"})) == ("default", "youngest")
         return steps_of(lambda: made.for_pod(pod("p", labels={"app": "a"})))
 
     assert steps(500) < 1.2 * steps(5)
