@@ -26,7 +26,7 @@ MAX_PARTS = 10_000
 """Requirements and values of the selections that are kept, which each pod that comes or goes is compared with: 2 ms."""
 MAX_COMPARISONS = 3_000_000
 """For the required or preferred terms of one pod, or its spread constraints: 0.5 s."""
-MAX_A_TURN = 500_000
+MAX_A_TURN = 250_000
 """Comparisons with which a turn begins, for the pod whose counts take longer: 0.1 s."""
 MAX_AT_ONCE = 100_000
 """Comparisons for one pod's terms that are made beside those: 20 ms."""
