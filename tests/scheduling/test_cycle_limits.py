@@ -390,7 +390,7 @@ def test_what_each_pod_that_comes_is_compared_with_is_bounded(crowded):
     counts = crowded.pod_counts
     for i in range(40):
         counts.by_row(
-            [PodSelection(((frozenset({"ns1"}), LabelSelector.from_raw({"matchExpressions": absent(1000 + i)})),))]
+            [PodSelection(((frozenset({"ns1"}), LabelSelector.from_raw({"matchExpressions": absent(100 + i)})),))]
         )
     assert sum(selection.parts for selection in counts._counts) == counts._parts <= MAX_PARTS
     assert len(counts._counts) >= 8

@@ -22,8 +22,9 @@ from concerto.scheduling.state.pod_selection import PodSelection
 
 MAX_COUNTS = 256
 """Questions whose counts are kept; the one that was not asked for longest goes first."""
-MAX_PARTS = 10_000
-"""Requirements and values of the selections that are kept, which each pod that comes or goes is compared with: 2 ms."""
+MAX_PARTS = 2_000
+"""Requirements and values of the selections that are kept, with all of which a pod that comes or goes may have to be
+compared: 2 ms. Most of them are about other namespaces, or require a label that it lacks."""
 MAX_COMPARISONS = 3_000_000
 """For the required or preferred terms of one pod, or its spread constraints: 0.5 s."""
 MAX_A_TURN = 250_000
@@ -33,7 +34,11 @@ MAX_AT_ONCE = 100_000
 _MAX_IDLE = 3
 """Turns in which nobody asks about counts that are being made, after which they are given up for another pod's."""
 
+_Place = tuple[str | None, tuple[str, str] | None]
+"""A namespace, None for several, and a label that is required, None where no single one is."""
+
 _NOBODY: Mapping[str, tuple[PodView, int]] = {}
+_NO_COUNTS: Mapping[PodSelection, PodCount] = {}
 _TOO_MANY = (
     f"selectors of the pod take more than {MAX_COMPARISONS} comparisons with pods: use fewer selectors, or select "
     "fewer namespaces"
@@ -77,6 +82,7 @@ class PodCounts(PodIndex):
         self._pods: dict[str, dict[str, tuple[PodView, int]]] = {}  # by namespace and UID
         self._counts: OrderedDict[PodSelection, PodCount] = OrderedDict()
         self._parts = 0  # of all of them
+        self._at: dict[_Place, dict[PodSelection, PodCount]] = {}  # the same by the pods that they may select
 
     def __bool__(self) -> bool:
         """Whether anybody has asked, so that a placement may change an answer."""
@@ -140,14 +146,14 @@ class PodCounts(PodIndex):
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
         self._width = width
-        for count in self._all():
+        for count in chain(self._counts.values(), self._in_parts.counts.values()):
             count.grow(width)
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row."""
         self._pods.setdefault(pod.namespace, {})[pod.uid] = (pod, row)
         self._number += 1
-        for count in self._all():
+        for count in self._that_may_count(pod):
             count.add(pod, row)
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
@@ -163,13 +169,16 @@ class PodCounts(PodIndex):
         self._number -= 1
         if not in_namespace:
             del self._pods[pod.namespace]
-        for count in self._all():
+        for count in self._that_may_count(pod):
             count.remove(pod, row)
 
     # --- inside
 
-    def _all(self) -> Iterable[PodCount]:
-        return chain(self._counts.values(), self._in_parts.counts.values())
+    def _that_may_count(self, pod: PodView) -> Iterator[PodCount]:
+        for label in chain((None,), pod.labels.items()):
+            for namespace in (pod.namespace, None):
+                yield from self._at.get((namespace, label), _NO_COUNTS).values()
+        yield from self._in_parts.counts.values()
 
     def _known(self, selection: PodSelection) -> PodCount | None:
         """The count, if it is finished."""
@@ -200,9 +209,14 @@ class PodCounts(PodIndex):
 
     def _keep(self, selection: PodSelection, count: PodCount) -> None:
         while self._counts and (len(self._counts) >= MAX_COUNTS or self._parts + count.parts > MAX_PARTS):
-            self._parts -= self._counts.popitem(last=False)[1].parts
+            dropped, of_dropped = self._counts.popitem(last=False)
+            self._parts -= of_dropped.parts
+            del self._at[place := _place_of(dropped)][dropped]
+            if not self._at[place]:
+                del self._at[place]
         self._parts += count.parts
         self._counts[selection] = count
+        self._at.setdefault(_place_of(selection), {})[selection] = count
 
     def _count_in_parts(self, selections: Sequence[PodSelection], asking: str, left: int) -> NoReturn:
         """Have these counted for the pod from the next turn on, unless other pods' counts are being made.
@@ -237,3 +251,9 @@ class PodCounts(PodIndex):
             spent += count.go_on(min(left, made.left + 1))
             left -= spent
             made.left -= spent
+
+
+def _place_of(selection: PodSelection) -> _Place:
+    namespaces = selection.namespaces
+    one = next(iter(namespaces)) if namespaces is not None and len(namespaces) == 1 else None
+    return one, selection.required_label
