@@ -151,9 +151,10 @@ class PodCounts(PodIndex):
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row."""
+        counts = [*self._that_may_count(pod)]  # raises TypeError for labels that are not text, before any change
         self._pods.setdefault(pod.namespace, {})[pod.uid] = (pod, row)
         self._number += 1
-        for count in self._that_may_count(pod):
+        for count in counts:
             count.add(pod, row)
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
