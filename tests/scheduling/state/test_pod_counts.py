@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -101,3 +102,14 @@ def test_a_pod_that_comes_is_compared_only_with_selections_of_its_namespace_and_
         return taken
 
     assert steps(50) < 1.2 * steps(5)
+
+
+def test_a_pod_that_changes_to_what_can_not_be_counted_is_counted_as_before():
+    counts, known = PodCounts(), pod("p", labels={"app": "x"})
+    counts.grow(ROWS)
+    counts.pod_added(known, 0)
+    with pytest.raises(TypeError):
+        counts.pod_updated(known, replace(known, labels={"app": []}), 0)
+    assert counts.by_row([selects("x")])[0].tolist() == [1, 0, 0, 0]
+    counts.pod_removed(known, 0)
+    assert not counts.by_row([selects("x")])[0].any()

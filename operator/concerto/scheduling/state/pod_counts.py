@@ -160,6 +160,7 @@ class PodCounts(PodIndex):
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """Other selections may match the pod now."""
         if (before.labels, before.deleting) != (after.labels, after.deleting):
+            hash(frozenset(after.labels.items()))  # raises TypeError for labels that are not text, before any change
             self.pod_removed(before, row)
             self.pod_added(after, row)
 
