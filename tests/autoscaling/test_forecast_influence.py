@@ -232,3 +232,21 @@ def test_what_is_released_early_follows_from_the_upper_end_and_the_cost_of_a_res
 def test_the_longer_pods_take_the_more_room_is_used_for_what_is_unlikely():
     action = ActionSettings(rise_room=4.0, rise_room_power=0.5)
     assert [action.upper_room(seconds) for seconds in (33.75, 135.0, 540.0)] == [2.0, 4.0, 8.0]
+
+
+def every_17_minutes(**kw):
+    """A job whose next start is 30 s away."""
+    rng, since = np.random.default_rng(3), (np.arange(240.0) + 68 * 4 - 242) % 68
+    return subject(2.0 + 6.0 * np.exp(-since / 8.0) + rng.normal(0, 0.2, 240), **kw)
+
+
+def test_a_load_that_repeats_is_met_without_a_season_being_given():
+    met, given, late, holt = look(
+        every_17_minutes(),
+        every_17_minutes(period_seconds=DAY),
+        every_17_minutes(season_start=1800.0),
+        every_17_minutes(models=("Linear", "Holt")),
+    )
+    assert met.model == "Seasonal" and met.expected > 4.5 and met.is_active
+    for other in (given, late, holt):
+        assert other.model != "Seasonal" and other.expected < 3.0

@@ -36,7 +36,7 @@ class PredictionSpec:
         model: Auto, Linear, Holt or Seasonal.
         history_seconds: length of the coarse history.
         horizon_seconds: how far to look ahead; None: as long as pods take to start.
-        season_seconds: length of a season; None: an hour, a day and a week are tried.
+        season_seconds: length of a season; None: an hour, a day, a week and the load's own period are tried.
         season_start: nothing before this time counts for a season.
         season_exceptions: days that do not follow seasons, such as ``2026-12-25``.
         season_time_zone: IANA name of the zone of those days, and of the clock by which seasons of a day repeat.

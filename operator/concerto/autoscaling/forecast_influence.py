@@ -17,6 +17,7 @@ from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.forecasters import Floats, Seasons
 from concerto.autoscaling.history import Ring, as_matrix
 from concerto.autoscaling.margins import Past
+from concerto.autoscaling.own_period import own_seasons
 from concerto.autoscaling.recurring_rise import recurring_peak, with_recurring_rise
 from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.autoscaling.settings import Bounds, Release, Tolerances
@@ -25,7 +26,7 @@ _DAY = 86400.0
 ROOM_SECONDS = 135.0
 """Horizon for which `ActionSettings.rise_room` is given."""
 PERIODS_SECONDS = (3600.0, 86400.0, 604800.0)
-"""Seasons that are tried where none is given: an hour, a day, a week."""
+"""Seasons that are tried where none is given, beside the load's own period: an hour, a day, a week."""
 
 MODELS = ("Linear", "Seasonal")
 """What Auto chooses from. Holt follows a turn later than the lines do, and was chosen just before one too often."""
@@ -88,7 +89,7 @@ class Subject:
         observed_at: middle of the window of the newest readings, seconds.
         min_demand: demand that is certain, where the pods are at their limits; 0 otherwise.
         models: to choose from.
-        period_seconds: length of a season; None: `PERIODS_SECONDS`.
+        period_seconds: length of a season; None: `PERIODS_SECONDS`, and the load's own period.
         season_start: nothing before counts for a season; None: all does.
         shortage_seconds: see `ForecastSettings`.
         weekly: its demand of the last weeks, where ``coarse`` is shorter than two weeks; None otherwise.
@@ -222,15 +223,13 @@ def _together(
     past = as_matrix([s.coarse for s in subjects], now, first.coarse.length)
     seasons = _seasons(subjects, past, now) if "Seasonal" in first.models else []
     highest = np.array([max(s.coarse.highest(), s.min_demand) for s in subjects])
-    found = forecast(
-        series,
-        ahead,
-        replace(settings, step_seconds=step, shortage_seconds=first.shortage_seconds),
-        models=first.models,
-        earlier=Earlier(highest=highest, seasons=seasons, past=Past(past, first.coarse.step)),
-        # Who is far behind has expired, and must not turn the others' clock back
-        now=max(s.observed_at for s in subjects),
-    )
+    settings = replace(settings, step_seconds=step, shortage_seconds=first.shortage_seconds)
+    # Who is far behind has expired, and must not turn the others' clock back
+    newest = max(s.observed_at for s in subjects)
+    finds_period = "Seasonal" in first.models and first.period_seconds is None
+    own = own_seasons(_since_start(series, subjects), newest, settings) if finds_period else []
+    earlier = Earlier(highest=highest, seasons=[*seasons, *own], past=Past(past, first.coarse.step))
+    found = forecast(series, ahead, settings, models=first.models, earlier=earlier, now=newest)
     if seasons:
         horizons = np.array([s.horizon_seconds for s in subjects])
         times = (now, now - step)
@@ -239,6 +238,16 @@ def _together(
         peaks = [recurring_peak(at, horizons, known, settings.recurring_rise) for at in times]
         found = with_recurring_rise(found, *(np.minimum(p, settings.plausible * highest + 1.0) for p in peaks))
     return [_result(s, found, row, now, stale_seconds) for row, s in enumerate(subjects)]
+
+
+def _since_start(series: Floats, subjects: list[Subject]) -> Floats:
+    """The series without what was before each subject's `season_start`."""
+    since = series.copy()
+    for row, subject in enumerate(subjects):
+        if subject.season_start is not None:
+            count = max(0, math.ceil((subject.observed_at - subject.season_start) / subject.fine.step))
+            since[row, : max(0, series.shape[1] - count)] = np.nan
+    return since
 
 
 def _seasons(subjects: list[Subject], past: Floats, now: float) -> list[Seasons]:

@@ -40,6 +40,9 @@ class ForecastSettings:
         upper_room: ... and how much the upper end may (`ActionSettings.rise_room`).
         turn_windows: samples of the lines that show that a rise is over ...
         turn_errors: ... and standard errors by which they have to fall.
+        own_period_seconds: a period that is found in the last hour is at least so long: within a shorter one replicas
+            can't fall and rise again ...
+        own_period_correlation: ... and the load is correlated with itself one period earlier by this much.
         recurring_rise: share of the load by which every season must have risen for a recurring rise.
         plausible: no forecast is above so many times the highest known demand, and one replica.
     """
@@ -72,5 +75,7 @@ class ForecastSettings:
     upper_room: float = 0.4
     turn_windows: tuple[int, ...] = (4, 6, 8)
     turn_errors: float = 1.5
+    own_period_seconds: float = 240.0
+    own_period_correlation: float = 0.6
     recurring_rise: float = 0.25
     plausible: float = 2.0

@@ -187,14 +187,14 @@ class Seasons:
         values: objects x buckets, the newest last, NaN where nothing is known.
         first_at: start of the first bucket, seconds.
         step_seconds: length of a bucket.
-        period_seconds: length of a season.
+        period_seconds: length of a season; where objects differ, a column with one for each.
         remembered: how many seasons back are averaged.
     """
 
     values: Floats
     first_at: float
     step_seconds: float
-    period_seconds: float
+    period_seconds: float | Floats
     remembered: int = 3
 
     def before(self, at: Floats) -> Floats:

@@ -52,7 +52,7 @@ def recurring_peak(at: float, horizon_seconds: Floats, seasons: Sequence[Seasons
     Args:
         at: the time, seconds.
         horizon_seconds: one per object.
-        seasons: what earlier seasons had.
+        seasons: what earlier seasons had; each of one length for all objects.
         min_rise: a smaller rise does not count, as a share of the present load.
 
     Returns:
@@ -79,7 +79,7 @@ def _agreed_peak(season: Seasons, at: float, ahead_seconds: Floats, min_rise: fl
     """
     today, rises = _recent(season, at), []
     for number in range(1, season.remembered + 1):
-        then = at - number * season.period_seconds
+        then = at - number * float(season.period_seconds)
         moments = [then + ahead_seconds * i / _POINTS for i in range(_POINTS + 1)]
         highest = np.max(np.stack([_bucket(season, each) for each in moments]), axis=0)
         recent = _recent(season, then)
@@ -94,7 +94,7 @@ def _agreed_peak(season: Seasons, at: float, ahead_seconds: Floats, min_rise: fl
 def _knows(season: Seasons, at: float) -> NDArray[np.bool_]:
     """Whether enough seasons are known at that time, one per object."""
     numbers = range(1, season.remembered + 1)
-    known = [np.isfinite(_recent(season, at - number * season.period_seconds)) for number in numbers]
+    known = [np.isfinite(_recent(season, at - number * float(season.period_seconds))) for number in numbers]
     return np.asarray(np.sum(known, axis=0) >= _MIN_SEASONS)
 
 
