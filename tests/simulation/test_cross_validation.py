@@ -5,6 +5,7 @@ import pytest
 
 from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.forecast_influence import ActionSettings
+from concerto.cli.evaluate_autoscaling import trial_of
 from concerto.simulation.autoscaling.cross_validation import (
     Totals,
     Trial,
@@ -14,6 +15,7 @@ from concerto.simulation.autoscaling.cross_validation import (
     measure,
     total,
 )
+from concerto.simulation.autoscaling.evaluation import Plan
 from concerto.simulation.autoscaling.families import FAMILIES, member
 from concerto.simulation.autoscaling.policies import Reactive
 from concerto.simulation.autoscaling.traffic import PHASES, STEADY
@@ -81,3 +83,12 @@ def test_who_wastes_pods_has_less_eru_and_qos():
 
 def test_the_settings_in_use_are_among_those_that_are_tried():
     assert ActionSettings() in candidates()
+
+
+def test_families_have_as_many_members_as_are_asked_for_and_folds_at_most_so_many():
+    """Of 16 windows of a trace, the first four had been run, and of 8 seeds four."""
+    windows = tuple(replace(STEADY["steady"], name="trace") for _ in range(16))
+    plan = Plan(seeds=8, startups=(5.0, 135.0))
+    whole, fold = trial_of(plan, [windows]), trial_of(plan, [windows], 4)
+    assert (whole.members, len(whole.traces["trace"]), whole.startups) == (8, 16, (135.0,))
+    assert (fold.members, len(fold.traces["trace"])) == (4, 4)

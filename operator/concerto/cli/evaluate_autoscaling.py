@@ -42,6 +42,9 @@ from concerto.simulation.autoscaling.policies import Forecasting, Reactive, all_
 from concerto.simulation.autoscaling.traffic import PHASES, STEADY, Traffic
 from concerto.simulation.scheduling.experiments import machine
 
+_FOLD_MEMBERS = 4
+"""Members of each family that settings are chosen by: each of the grid is tried on all of them."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
@@ -87,7 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cross-validate",
         action="store_true",
-        help="choose how forecasts act by leave-one-out cross-validation over families of traffic, and print the folds",
+        help="choose how forecasts act by leave-one-out cross-validation over families of traffic, and print the folds "
+        f"(at most {_FOLD_MEMBERS} members of each)",
     )
     parser.add_argument(
         "--families",
@@ -160,14 +164,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _trial(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> Trial:
+def trial_of(plan: Plan, traces: Sequence[tuple[Traffic, ...]], max_members: int | None = None) -> Trial:
+    """As many members of each family as there are seeds, and all windows of the traces; at most ``max_members``."""
     startups = tuple(s for s in plan.startups if s >= EXEMPT_SECONDS)
-    return Trial(startups, min(plan.seeds, 4), 3600.0, {w[0].name: w[:4] for w in traces})
+    members = plan.seeds if max_members is None else min(plan.seeds, max_members)
+    return Trial(startups, members, 3600.0, {w[0].name: w[:max_members] for w in traces})
 
 
 def run_families(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> int:
     """Print each family under the settings in use, beside HPA v2."""
-    trial = _trial(plan, traces)
+    trial = trial_of(plan, traces)
     judged = judge(trial, Forecasting())
     print(f"\nsettings in use; start-up {', '.join(f'{s:g}' for s in trial.startups)} s")
     print(
@@ -197,7 +203,7 @@ def _ratios_in_words(ours: Totals, base: Totals) -> str:
 
 def run_cross_validation(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> int:
     """Measure the grid of settings on all families, and print each family with what the others choose."""
-    trial = _trial(plan, traces)
+    trial = trial_of(plan, traces, _FOLD_MEMBERS)
     startups = trial.startups
     reference = measure(trial, Reactive())
     measured = {}
