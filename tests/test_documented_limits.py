@@ -21,9 +21,10 @@ from concerto.controllers.scheduling.eviction import EvictionSettings
 from concerto.controllers.scheduling.pod_group_status import PodGroupStatusSettings
 from concerto.controllers.scheduling.preemption import PreemptionSettings
 from concerto.controllers.scheduling.unschedulable import ReporterSettings
-from concerto.kube import SessionSettings, transport
+from concerto.kube import SessionSettings, place_shares, transport
 from concerto.kube.access_review import MAX_TOKEN_BYTES
 from concerto.kube.events import EventSettings
+from concerto.kube.fair_places import FairPlaces
 from concerto.kube.lease import LeaseSettings
 from concerto.scheduling.gangs import gang
 from concerto.scheduling.plugins.volume_binding import claims
@@ -62,10 +63,10 @@ STATED: dict[tuple[str, str], float] = {
     ("architecture", "that others are evicted for | N |"): EvictionSettings().max_at_a_time,
     ("architecture", "to pods that are evicted | N each"): EvictionSettings().max_concurrent,
     ("architecture", "conditions of pods; of PodGroups | N each"): REPORTER.pace.max_concurrent,
-    ("architecture", "conditions of pods; of PodGroups | 16 each | 4 each | N s"): REPORTER.pace.slow_seconds,
     ("architecture", "| events | N |"): EventSettings().concurrency,
     ("architecture", "of a kind, with their statuses | N |"): reconciler._PLACES,
-    ("architecture", "of a kind, with their statuses | 8 | 8 | N s"): reconciler._SLOW_SECONDS,
+    ("architecture", "It *lasts* once it goes on for N s"): FairPlaces.LASTS_AFTER_SECONDS,
+    ("architecture", "that lasts N times as long"): place_shares._TIMES_AS_LONG,
     ("architecture", "starts while more than N bindings wait"): PIPELINE.max_waiting_bindings,
     ("architecture", "of which none has ended for N s"): PIPELINE.stalled_seconds,
     ("architecture", "of the N, at least"): PIPELINE.max_waiting_bindings,

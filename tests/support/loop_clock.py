@@ -1,4 +1,4 @@
-"""Lets time pass for the timers of the event loop, and for nothing else."""
+"""Lets time pass for the event loop, and for nothing else."""
 
 from __future__ import annotations
 
@@ -10,3 +10,23 @@ def pass_time(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     before = loop.time
     loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock goes on to the next timer as soon as nothing else is to be done.
+
+    For what does no I/O: ``asyncio.Runner(loop_factory=VirtualTimeLoop)``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+
+    def time(self) -> float:
+        """Seconds since the loop was made."""
+        return self._now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self._now = max(self._now, self._scheduled[0]._when)
+        super()._run_once()

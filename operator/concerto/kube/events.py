@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from concerto.api.timestamps import format_micro_timestamp
 from concerto.kube.errors import ApiError, KubeError, NotFound, OutcomeUnknown
-from concerto.kube.fair_places import FairPlaces, Hold
+from concerto.kube.fair_places import FairPlaces
 from concerto.kube.namespace_lanes import NamespaceLanes
+from concerto.kube.place_shares import Hold
 from concerto.kube.request_bodies import Object
 from concerto.kube.resources import EVENTS
 from concerto.kube.session import Session
@@ -34,7 +35,7 @@ class EventSettings:
         rate_per_second: maximal rate of writes.
         busy_rate_per_second: maximal rate while the component has more important writes to send.
         burst_seconds: writes of so much time are sent together, because waking up for each costs as much as writing it.
-        concurrency: writes in flight, for namespaces whose writes ended soon; see `FairPlaces`.
+        concurrency: writes in flight, for known namespaces; see `FairPlaces`.
         queue_length: maximal number of events that wait to be written. Beyond it, a namespace loses one of which most
             wait.
         max_series: maximal number of series that a repetition can still join; about 2 KiB each.

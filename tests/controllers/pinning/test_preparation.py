@@ -333,7 +333,7 @@ async def test_podcpubindings_whose_deletion_hangs_keep_none_of_another_namespac
 
 async def test_a_deletion_that_hangs_keeps_its_place_for_one_attempt():
     release, places = asyncio.Event(), FairPlaces(1)
-    settings = dataclasses.replace(QUICK, delete_timeout_seconds=0.1)
+    settings = dataclasses.replace(QUICK, timeout_seconds=0.1)
     async with faulty([hanging_in("team", release)]) as server:
         made = PinningPreparation(server.session, lambda uid: False, settings, lambda: True, places.place)
         made.on_cpu_binding(None, binding(owner="uid-gone"))

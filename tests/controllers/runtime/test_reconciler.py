@@ -17,6 +17,7 @@ from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.reconciler import Reconciler
 from concerto.kube import Reflector
 from concerto.kube.events import EventRecorder
+from concerto.kube.fair_places import FairPlaces
 from concerto.kube.resources import POD_CPU_BINDINGS
 from support.faulty_server import Faulty, faulty
 from support.waiting import eventually
@@ -290,17 +291,19 @@ async def test_regular_turns_that_wait_for_namespaces_that_hang_hold_up_no_other
         watched.queue.start()
         running = asyncio.create_task(watched.queue.run())
         try:
-            for name in [f"free{number}" for number in range(20)] + [f"stuck{number}" for number in range(16)]:
+            for name in [f"free{number}" for number in range(20)] + [f"stuck{number}" for number in range(12)]:
                 watched.queue.mark(name, "a")
-            await eventually(lambda: len(turns.begun) == 36)
-            await eventually(lambda: watched.queue._places.is_slow(["stuck15"]))
-            for name in [f"stuck{number}" for number in range(16)] + [f"free{number}" for number in range(20)]:
+            await eventually(lambda: len(turns.begun) == 32)
+            await asyncio.sleep(FairPlaces.LASTS_AFTER_SECONDS)
+            watched.queue.mark("free0", "b")
+            await eventually(lambda: watched.queue._places.hangs(["stuck11"]))
+            for name in [f"stuck{number}" for number in range(12)] + [f"free{number}" for number in range(20)]:
                 obj = binding("regular", 0)
                 obj["metadata"]["namespace"] = name
                 watched.reflector.store[name, "regular"] = obj
             watched.queue._queue_all()
             await eventually(lambda: ("free19", "regular") in turns.begun)
             turns.release.set()
-            await eventually(lambda: len(turns.begun) == 72)
+            await eventually(lambda: len(turns.begun) == 65)
         finally:
             await stop(running)

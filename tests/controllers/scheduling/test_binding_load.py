@@ -20,6 +20,7 @@ from concerto.kube.fair_places import FairPlaces
 from concerto.scheduling.state.cluster import ClusterState
 from support.binding_writes import writing
 from support.faulty_server import faulty
+from support.loop_clock import pass_time
 from support.scheduler_builders import scheduling
 from support.waiting import eventually
 
@@ -41,12 +42,12 @@ def test_there_are_twice_as_many_places_as_there_were_so_that_those_of_others_st
     assert SETTINGS.max_concurrent_bindings == 2 * 48
 
 
-async def test_a_namespace_whose_bindings_begin_to_hang_while_it_is_busy_leaves_half_of_the_places_to_others():
+async def test_a_namespace_whose_bindings_begin_to_hang_while_it_is_busy_leaves_most_places_to_others():
     async with writing(BindingLoad(SETTINGS), stuck=300) as writes:
         assert writes.in_flight["stuck"] == 1
         for _ in range(60):
             await writes.end("stuck")
-        assert writes.in_flight["stuck"] == 42
+        assert writes.in_flight["stuck"] == 36
         for number in range(10):
             await writes.begin(f"free{number}", 10)
         assert [writes.in_flight[f"free{number}"] for number in range(10)] == 10 * [1]
@@ -54,15 +55,15 @@ async def test_a_namespace_whose_bindings_begin_to_hang_while_it_is_busy_leaves_
 
 async def test_where_bindings_of_many_namespaces_hang_another_one_has_its_places_all_the_same():
     hang = {f"n{i}": 100 for i in range(7)}
-    async with writing(BindingLoad(replace(SETTINGS, stalled_seconds=2.0)), **hang) as writes:
+    async with writing(BindingLoad(SETTINGS), **hang) as writes:
         assert writes.in_flight == dict.fromkeys(hang, 1)
         for name in hang:
             for _ in range(40):
                 await writes.end(name)
-        assert writes.in_flight.total() >= 80
+        assert writes.in_flight.total() >= 70
         await writes.begin("first", 1)
         assert writes.in_flight["first"] == 1
-        await asyncio.sleep(2.2)  # what has lasted leaves its places
+        pass_time(FairPlaces.LASTS_AFTER_SECONDS)  # what lasts leaves its places
         await writes.begin("free", 30)
         for _ in range(10):
             await writes.end("free")
@@ -98,12 +99,12 @@ async def test_bindings_of_a_namespace_that_has_stalled_hold_back_its_own_pods_a
         assert not load.holds_back("alone")
 
 
-async def test_where_the_api_server_is_slow_to_answer_everybody_cycles_wait():
+async def test_where_the_api_server_takes_a_second_to_answer_everybody_cycles_wait():
     clock = Clock()
     load = BindingLoad(SETTINGS, clock)
     async with writing(load, one=ALONE + 6 * 48) as writes:
         for _ in range(5):
-            clock.now += SETTINGS.binding_timeout_seconds - 0.1
+            clock.now += SETTINGS.stalled_seconds - 0.1
             await writes.end("one", 48)
             assert load.busy
             assert not load.holds_back("one")
@@ -235,7 +236,7 @@ def test_what_a_session_may_send_at_a_time_is_more_than_writes_that_hang_hold():
 
 async def test_deletions_of_podcpubindings_that_hang_make_their_namespace_stall():
     """Each ended within 4 s, and the next one began: they held 42 places, and as of 250 of them no cycle began."""
-    settings = replace(SETTINGS, binding_timeout_seconds=0.2, stalled_seconds=0.5)
+    settings = replace(SETTINGS, binding_timeout_seconds=0.2, stalled_seconds=0.1)
     hangs = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -248,7 +249,7 @@ async def test_deletions_of_podcpubindings_that_hang_make_their_namespace_stall(
         pins = build_parts(context, ClusterState(), load, instance="me", settings=settings).pins
         objects = [{"metadata": {"namespace": "team", "name": f"p{number}", "uid": "u"}} for number in range(10)]
         deletions = [asyncio.create_task(pins._delete_object(each)) for each in objects]
-        await eventually(lambda: load._places.is_slow(["team"]) and not load._not_stalled(), within_seconds=5.0)
+        await eventually(lambda: load._writes and not load._not_stalled(), within_seconds=5.0)
         hangs.set()
         await asyncio.gather(*deletions, return_exceptions=True)
 

@@ -49,8 +49,6 @@ class PreparationSettings:
 
     Attributes:
         timeout_seconds: time limit of one write; see `BinderSettings`.
-        delete_timeout_seconds: of a deletion, which is tried once at a time. Were it no longer than what does not hang,
-            those that hang would count as such that end soon, and get ever more places; see `FairPlaces`.
         first_backoff_seconds: wait before the second attempt; doubles each time.
         max_backoff_seconds: longest wait.
         sweep_seconds: time between two searches for bindings that are no longer needed.
@@ -58,7 +56,6 @@ class PreparationSettings:
     """
 
     timeout_seconds: float = 4.0
-    delete_timeout_seconds: float = 6.0
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 5.0
     sweep_seconds: float = 0.5
@@ -362,7 +359,7 @@ class PinningPreparation:
         with contextlib.suppress(NotFound, Conflict):
             async with self._place(namespace):
                 await wait_unless_leading(self._may_write)
-                path, timeout = POD_CPU_BINDINGS.path(namespace, name), self._settings.delete_timeout_seconds
+                path, timeout = POD_CPU_BINDINGS.path(namespace, name), self._settings.timeout_seconds
                 # One attempt, so that a webhook without an answer does not hold the place for long; the caller retries
                 await self._session.delete(path, uid=metadata["uid"], timeout_seconds=timeout, attempts=1)
 

@@ -21,8 +21,9 @@ from concerto.kube import KubeError, NotFound, Object, Reflector, Session
 from concerto.kube.backoff import Backoff
 from concerto.kube.errors import seconds_asked
 from concerto.kube.events import EventRecorder
-from concerto.kube.fair_places import FairPlaces, Hold
+from concerto.kube.fair_places import FairPlaces
 from concerto.kube.namespace_lanes import NamespaceLanes
+from concerto.kube.place_shares import Hold
 from concerto.kube.reflector import key_of
 from concerto.kube.status_writes import StatusChanged
 
@@ -33,8 +34,6 @@ Reconcile = Callable[[Key, Object | None], Awaitable[float | None]]
 
 _PLACES = 8
 """Turns of known, new and slow namespaces each that go on at a time; see `FairPlaces`."""
-_SLOW_SECONDS = 2.0
-"""A turn that takes longer hangs, as an admission webhook keeps it."""
 _CHANGED_SECONDS = 1.0
 """After a failure until the key may have its next turn because its object has changed."""
 
@@ -88,7 +87,7 @@ class Reconciler:
         self._stored: dict[Key, Object] = {}  # of keys that have failed, what became of a status that was changed
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._work = asyncio.Event()
-        self._places = FairPlaces(_PLACES, beside=_PLACES, slow_seconds=_SLOW_SECONDS)
+        self._places = FairPlaces(_PLACES, beside=_PLACES)
         self._in_turn: set[asyncio.Task[None]] = set()
         self._waiting = 0  # of keys from `_resync` that wait for a place, those of namespaces that do not hang
 
@@ -171,7 +170,7 @@ class Reconciler:
             keys.pause(key[0])
         place = self._places.take_now(key[0])
         # Few of them wait: who comes later waits for all that do, also with a change
-        counts = place is None and not ask and not self._places.is_slow([key[0]])
+        counts = place is None and not ask and not self._places.hangs([key[0]])
         self._waiting += counts
         task = asyncio.create_task(self._turn_in_place(key, place, ask=ask, counts=counts))
         self._in_turn.add(task)

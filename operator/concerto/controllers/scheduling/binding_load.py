@@ -22,7 +22,7 @@ class PipelineSettings:
 
     Attributes:
         max_concurrent_bindings: writes in flight that place pods: bindings, PodCPUBindings, and claims and volumes that
-            are bound, for namespaces whose writes ended soon; see `FairPlaces`.
+            are bound, for known namespaces; see `FairPlaces`.
         max_preemptions_beside_events: while more than so many go on, events wait, and cycles are farther apart.
         min_cycle_interval_seconds: no two cycles start closer together, so that a burst of pods becomes one placement
             record.
@@ -33,8 +33,8 @@ class PipelineSettings:
             pods is decided on.
         min_waiting_bindings: such a part at least, where so many namespaces have writes that fewer would be left.
         max_waiting_bindings_of_all: the equal parts of all namespaces together; each takes about 8 KiB of memory.
-        stalled_seconds: a namespace has stalled if it has writes, and none has ended for so long that took less. It is
-            longer than a binding's timeout: where the API server is slow to answer everybody, no namespace has stalled.
+        stalled_seconds: a namespace has stalled if it has writes, and none has ended for so long that took less. Where
+            the API server takes longer to answer everybody, each namespace waits for its own writes alone.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         shutdown_grace_seconds: how long bindings in flight get at the end.
         avoid_refused_seconds: for how long nothing is placed on a node after the API server refused a placement on it.
@@ -49,7 +49,7 @@ class PipelineSettings:
     max_waiting_bindings: int = 250
     min_waiting_bindings: int = 16
     max_waiting_bindings_of_all: int = 4000
-    stalled_seconds: float = 5.0
+    stalled_seconds: float = FairPlaces.LASTS_AFTER_SECONDS
     binding_timeout_seconds: float = 4.0
     shutdown_grace_seconds: float = 2.0
     avoid_refused_seconds: float = 30.0
@@ -91,7 +91,7 @@ class BindingLoad:
         self.are_slow: Callable[[frozenset[str]], bool] = lambda namespaces: False
         self._settings = settings
         self._clock = clock
-        self._places = FairPlaces(settings.max_concurrent_bindings, slow_seconds=settings.stalled_seconds)
+        self._places = FairPlaces(settings.max_concurrent_bindings)
         self._writes: dict[str, _Writes] = {}  # by namespace
         self._stalled: dict[str, float] = {}  # `moved_at` of namespaces that have no writes, and had stalled
         self._ended = asyncio.Event()

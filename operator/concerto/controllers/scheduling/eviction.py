@@ -46,14 +46,12 @@ class EvictionSettings:
         max_at_a_time: for how many pods or gangs others are evicted at a time. The rest waits, the namespaces in turn.
             Otherwise all of their victims would end together, and the first pod would wait for the last.
         max_concurrent: requests to victims that are in flight at a time, and nominations that are.
-        slow_seconds: what takes longer hangs; see `FairPlaces`.
     """
 
     timeout_seconds: float = 4.0
     give_up_after_seconds: float = 15.0
     max_at_a_time: int = 32
     max_concurrent: int = 64
-    slow_seconds: float = 5.0
 
 
 class EvictionPlaces:
@@ -68,10 +66,9 @@ class EvictionPlaces:
     """
 
     def __init__(self, settings: EvictionSettings) -> None:
-        slow = settings.slow_seconds
-        self.preemptions = FairPlaces(settings.max_at_a_time, slow_seconds=slow)
-        self.nominations = FairPlaces(settings.max_concurrent, slow_seconds=slow)
-        self.evictions = FairPlaces(settings.max_concurrent, slow_seconds=slow)
+        self.preemptions = FairPlaces(settings.max_at_a_time)
+        self.nominations = FairPlaces(settings.max_concurrent)
+        self.evictions = FairPlaces(settings.max_concurrent)
         self._nominations_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by UID
 
     @asynccontextmanager
@@ -85,7 +82,7 @@ class EvictionPlaces:
     def are_slow(self, namespaces: Iterable[str]) -> bool:
         """Whether writes of one of the namespaces last for long, as an admission webhook keeps them."""
         named = frozenset(namespaces)
-        return any(places.is_slow(named) for places in (self.preemptions, self.nominations, self.evictions))
+        return any(places.hangs(named) for places in (self.preemptions, self.nominations, self.evictions))
 
 
 class NotNeeded(Exception):

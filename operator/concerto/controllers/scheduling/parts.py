@@ -80,7 +80,7 @@ def build_parts(
     settings = settings or PipelineSettings()
     profiles = ProfilesInUse()
     reporter = UnschedulableReporter(context.session, context.recorder, context.clock, load=load)
-    pinning = PreparationSettings(settings.binding_timeout_seconds, settings.stalled_seconds + 1.0)
+    pinning = PreparationSettings(settings.binding_timeout_seconds)
     pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write, load.place_of_preparation)
     pending = PendingPods(cluster, profiles, reporter, context.clock)
     load.on_let_go = pending.work.set

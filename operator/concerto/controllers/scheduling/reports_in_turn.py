@@ -41,8 +41,7 @@ class ReportPace:
         max_per_second: reports however many wait.
         first_within_seconds: from when an object's first report is due until it is made, as far as ``max_per_second``
             allows: the more objects wait, the more reports are made.
-        max_concurrent: writes in flight, for namespaces whose writes ended soon; see `FairPlaces`.
-        slow_seconds: what takes longer hangs; less than the time limit of a write.
+        max_concurrent: writes in flight, for known namespaces; see `FairPlaces`.
         max_started: writes of one namespace that are in flight or wait for their place.
         max_started_in_all: the same of all namespaces; each takes about 3 KiB of memory. One namespace has no more of
             them than are left to others.
@@ -53,7 +52,6 @@ class ReportPace:
     max_per_second: float = 500.0
     first_within_seconds: float = 45.0
     max_concurrent: int = 16
-    slow_seconds: float = 3.5
     max_started: int = 500
     max_started_in_all: int = 4000
 
@@ -101,7 +99,7 @@ class ReportsInTurn(Generic[_K]):
         self._served: dict[str, int] = {}  # namespaces in which reports are left, and when each had its last turn
         self._numbers = count(1)
         self._rest = 0.0  # of a report
-        self._places = FairPlaces(pace.max_concurrent, slow_seconds=pace.slow_seconds)
+        self._places = FairPlaces(pace.max_concurrent)
         self._started: Counter[str] = Counter()  # writes, by namespace
         self._tasks: set[asyncio.Task[None]] = set()
 
