@@ -96,6 +96,31 @@ def test_alike_nominated_pods_take_their_own_rooms():
     assert {f.pod.name for f in failures} == {"n2", "late"}
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_pods_of_one_second_the_one_that_was_nominated_first_gets_the_room(order):
+    """The other one took it, and had no more pods evicted for itself; so the first one had none for 3 s."""
+    waiting = {name: asks(name, HIGH, "3") for name in "ab"}
+    cluster = cluster_with(*waiting.values(), nodes="x")
+    for name in order:
+        cluster.nominations.nominate(waiting[name], "x")
+    assert decide(cluster, *waiting.values())[0] == {order[0]: "x"}
+    cluster = cluster_with(*waiting.values(), nodes="xy")
+    for name, where in [(order[0], "y"), (order[1], "x"), (order[0], "x")]:
+        cluster.nominations.nominate(waiting[name], where)
+    cluster.set_pod(pod("there", nodeName="y", requests={"cpu": "3"}), NOW)
+    assert decide(cluster, *waiting.values())[0] == {order[1]: "x"}, "the other one was nominated for another node before"
+
+
+def test_the_pods_of_two_schedulers_have_one_order_for_both():
+    ours, theirs = (asks(name, HIGH, "3", schedulerName=name) for name in ("concerto", "other"))
+    for order in ([ours, theirs], [theirs, ours]):
+        cluster = cluster_with(*order, nodes="x")
+        for each in order:
+            cluster.nominations.nominate(each, "x")
+        assert cluster.nominations.beside(ours, "x") == []
+        assert cluster.nominations.beside(theirs, "x") == [ours]
+
+
 def test_once_it_is_placed_it_is_counted_once():
     waits = nominated("n")
     cluster = cluster_with(waits)

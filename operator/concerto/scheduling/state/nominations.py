@@ -7,6 +7,7 @@ kube-scheduler's ``nominator``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.changes import Change
@@ -29,6 +30,8 @@ class Nominations:
         self._pods: dict[str, PodView] = {}  # by UID
         self._node_of: dict[str, str] = {}
         self._on: dict[str, dict[str, PodView]] = {}  # the same pods by node and UID
+        self._turns: dict[str, int] = {}  # by UID: the later a pod was nominated for its node, the higher
+        self._numbers = count()
         self._being_removed: dict[str, frozenset[str]] = {}  # nodes, by UID, that the API server may still show
 
     def __bool__(self) -> bool:
@@ -61,13 +64,14 @@ class Nominations:
         """Other pods that are nominated for the node, and that the pod has to leave room to.
 
         Of pods that have the same priority and are both nominated for it, the later one leaves room to the earlier one,
-        by creation as in the queue. kube-scheduler has each of its own leave room to the other, so that neither gets
-        it; it does not see nominations of other schedulers' pods.
+        by the second of their creation as in the queue, and then by nomination: what was evicted for the earlier one
+        was not enough for the later one, too. kube-scheduler has each of its own leave room to the other, so that
+        neither gets it; it does not see nominations of other schedulers' pods.
         """
         others = [other for other in self._waiting_for(node, pod.priority) if other.uid != pod.uid]
         if self.node_of(pod.uid) != node:
             return others
-        return [other for other in others if _order(other) < _order(pod)]
+        return [other for other in others if self._order(other) < self._order(pod)]
 
     def lower_than(self, priority: int, node: str) -> list[PodView]:
         """Pods of a lower priority that are nominated for the node."""
@@ -133,6 +137,8 @@ class Nominations:
         before = self._pods.get(pod.uid)
         if before is not None and self._node_of[pod.uid] != node:
             self._leave_node(pod.uid)
+        if self._node_of.get(pod.uid) != node:
+            self._turns[pod.uid] = next(self._numbers)
         self._pods[pod.uid] = pod
         self._node_of[pod.uid] = node
         self._on.setdefault(node, {})[pod.uid] = pod
@@ -143,11 +149,10 @@ class Nominations:
 
     def _leave_node(self, uid: str) -> None:
         node = self._node_of.pop(uid)
-        del self._on[node][uid]
+        del self._on[node][uid], self._turns[uid]
         if not self._on[node]:
             del self._on[node]
 
-
-def _order(pod: PodView) -> tuple[int, float, str]:
-    """Which of two nominated pods goes first, the same after a restart."""
-    return -pod.priority, pod.created, pod.uid
+    def _order(self, pod: PodView) -> tuple[int, float, str, int]:
+        """Which of two nominated pods goes first, the same for all schedulers that these pods are of."""
+        return -pod.priority, pod.created, pod.scheduler_name, self._turns[pod.uid]
