@@ -108,7 +108,7 @@ def test_of_pods_of_one_second_the_one_that_was_nominated_first_gets_the_room(or
     for name, where in [(order[0], "y"), (order[1], "x"), (order[0], "x")]:
         cluster.nominations.nominate(waiting[name], where)
     cluster.set_pod(pod("there", nodeName="y", requests={"cpu": "3"}), NOW)
-    assert decide(cluster, *waiting.values())[0] == {order[1]: "x"}, "the other one was nominated for another node before"
+    assert decide(cluster, *waiting.values())[0] == {order[1]: "x"}, "the other one came later"
 
 
 def test_the_pods_of_two_schedulers_have_one_order_for_both():
