@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from concerto.kube.fair_places import FairPlaces
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.1
 _MAX_REMEMBERED = 1000
 """Namespaces of which it is remembered that they had stalled."""
 
@@ -49,7 +49,7 @@ class PipelineSettings:
     max_waiting_bindings: int = 250
     min_waiting_bindings: int = 16
     max_waiting_bindings_of_all: int = 4000
-    stalled_seconds: float = FairPlaces.LASTS_AFTER_SECONDS
+    stalled_seconds: float = 1.0
     binding_timeout_seconds: float = 4.0
     shutdown_grace_seconds: float = 2.0
     avoid_refused_seconds: float = 30.0
