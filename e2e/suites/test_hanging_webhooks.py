@@ -113,6 +113,7 @@ def test_bindings_that_hang_in_one_namespace_hold_up_no_other(concerto_cluster, 
 
     eventually("they are bound once the webhook is gone", all_bound)
     cluster.remove_namespace(stuck)
+    eventually("they are gone", lambda: not cluster.get("pods", "-n", stuck)["items"])
 
 
 @dataclass(frozen=True)
@@ -245,3 +246,4 @@ def test_a_pod_is_placed_within_two_seconds_while_known_namespaces_begin_to_hang
     assert median(took) <= PLACED_WITHIN_SECONDS, took
     for each in stuck:
         cluster.remove_namespace(each)
+    eventually("their pods are gone", lambda: not any(cluster.get("pods", "-n", each)["items"] for each in stuck))
