@@ -183,7 +183,7 @@ async def test_so_is_the_end_of_one_that_shows_that_a_namespace_has_not_stalled(
         await writes.end("slow", 48)
         assert load.holds_back("slow")
         load.on_let_go = lambda: news.append(load.holds_back("slow"))
-        clock.now += 1.0
+        clock.now += 0.5
         await writes.end("slow")
         assert news == [False]
 
