@@ -95,7 +95,7 @@ STATED: dict[tuple[str, str], float] = {
     ("autoscaling", "Prometheus: N KiB for a value"): prometheus._MAX_BYTES["query"] / 1024,
     ("autoscaling", "for a value, N MiB for a history"): prometheus._MAX_BYTES["query_range"] / 2**20,
     ("autoscaling", "a namespace has more than N PredictiveHPAs"): AUTOSCALER.max_syncs_per_namespace,
-    ("autoscaling", "The first N objects have series"): AUTOSCALER.max_series,
+    ("autoscaling", "Up to N objects have series"): AUTOSCALER.max_series,
     ("autoscaling", "beyond N it is refused"): selector_text.MAX_LENGTH,
     ("autoscaling", "a pod has more than N KiB of labels"): pod_trimming.MAX_LABEL_BYTES / 1024,
     ("autoscaling", "a pod has more than N containers"): pod_trimming._MAX_CONTAINERS,
