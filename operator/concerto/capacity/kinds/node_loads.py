@@ -91,8 +91,7 @@ class NodeLoads:
         self._per_byte: Floats = np.zeros(0)
         self._unsettled: set[int] = set()
         self._uncounted: set[int] = set()  # rows on which other pods are since _recount
-        self._pace = Pace()
-        self._head_room = HeadRoom()
+        self._pace, self._head_room = Pace(), HeadRoom()
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes."""
@@ -140,7 +139,8 @@ class NodeLoads:
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
-        self.settle()
+        if row in self._unsettled:
+            self.settle()
         self._pace.give(row, cost, self.settings, now)
 
     def remove_pod(self, row: int, cost: Cost) -> None:
@@ -158,7 +158,7 @@ class NodeLoads:
         self.cpu[rows] += pods * cost.share
         self.memory[rows] += pods * self.memory_of(cost)
         self._head_room.add(rows, cost, pods)
-        self._pace.add(rows, cost, pods, self.settings)
+        self._pace.add(rows, cost, pods)
         self.pods[rows] += pods
 
     def memory_of(self, cost: Cost) -> float:
@@ -168,7 +168,7 @@ class NodeLoads:
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
         self.settle()
-        return self._pace.tokens(rows, now)
+        return self._pace.tokens(rows, self.settings, now)
 
     def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""

@@ -39,6 +39,7 @@ class Pace:
         self._cores: Floats = np.zeros(0)  # that pods may use
         self._unpaced: Floats = np.zeros(0)  # what those of them take that are not paced
         self._rate: Floats = np.zeros(0)  # tokens a second
+        self._changed: set[int] = set()  # rows whose rate is an earlier one
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes, whose buckets are full."""
@@ -58,16 +59,17 @@ class Pace:
         self._cores[rows] = cores
         self._update_rate(rows, settings)
 
-    def add(self, rows: Row, cost: Cost, pods: Floats | float, settings: KindSettings) -> None:
+    def add(self, rows: Row, cost: Cost, pods: Floats | float) -> None:
         """So many pods of that cost have come to each of the rows; less than 0: they have ended."""
         if cost.work is None:
             self._unpaced[rows] += pods * cost.share
-            self._update_rate(rows, settings)
+            self._changed.update((rows,) if isinstance(rows, int) else rows.tolist())
 
     def give(self, row: int, cost: Cost, settings: KindSettings, now: float) -> None:
         """The row's node is given the work of such a pod; one without end, or of an unknown kind, is not paced."""
         if cost.work is None:
             return
+        self._settle(settings)
         buckets, rate = slice(0, 1 + _bucket(cost, settings)), float(self._rate[row])
         waited = np.maximum(0.0, now - self._at[row, buckets])
         tokens = self._tokens[row, buckets] + rate * waited
@@ -76,16 +78,23 @@ class Pace:
         self._tokens[row, buckets], self._at[row, buckets] = tokens, now
         self._update(row)
 
-    def tokens(self, rows: Rows, now: float) -> Floats:
+    def tokens(self, rows: Rows, settings: KindSettings, now: float) -> Floats:
         """(R,) core-seconds in the first buckets of the rows; negative where overdrawn."""
+        self._settle(settings)
         waited = np.maximum(0.0, now - self._at[rows, _OF_ALL])
         tokens: Floats = self._tokens[rows, _OF_ALL] + self._rate[rows] * waited
         return tokens
 
     def free_from(self, cost: Cost, rows: Rows, settings: KindSettings) -> Floats:
         """(R,) when the rows' nodes may be given such a pod."""
+        self._settle(settings)
         free_from: Floats = self._from[rows, _bucket(cost, settings)]
         return free_from
+
+    def _settle(self, settings: KindSettings) -> None:
+        if self._changed:
+            self._update_rate(np.fromiter(self._changed, np.int64, len(self._changed)), settings)
+            self._changed.clear()
 
     def _update_rate(self, rows: Row, settings: KindSettings) -> None:
         cores = self._cores[rows]
