@@ -247,7 +247,9 @@ class PodWatcher:
         path = self.pods.pop(uid, None)
         if path is not None:
             self._uid_of.pop(path, None)
-            self._unwatched.discard(path)
+            if path in self._unwatched:  # no event will tell that it is gone
+                self._unwatched.discard(path)
+                self._pod_directories.discard(path)
             self.working.discard(uid)
             self._names.pop(uid, None)
             self._seen.pop(uid, None)

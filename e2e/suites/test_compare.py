@@ -168,7 +168,7 @@ def test_each_round_beside_the_server_begins_with_another() -> None:
     assert first == [latency.ALONE, CONCERTO, "200m", "300m", latency.ALONE]
 
 
-KEYS = (("burst", 6, "200m"), ("burst", 6, "450m"), ("burst", 6, CONCERTO))
+KEYS = (("burst", 20, "200m"), ("burst", 20, "450m"), ("burst", 20, CONCERTO))
 
 
 def simulated(plant: Plant) -> dict[calibrate.Key, calibrate.Real]:

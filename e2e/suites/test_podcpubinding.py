@@ -258,8 +258,12 @@ def test_the_finalizer_of_the_seeds_manifests_keeps_nothing_and_others_stay(conc
     until(concerto_cluster, namespace, "next", "CPUSetAllocationFailed")
     concerto_cluster.kubectl("delete", "pcb", "-n", namespace, "kept", "--wait=false")
     until(concerto_cluster, namespace, "next", "Validated")
-    left = concerto_cluster.get("pcb", "-n", namespace, "kept")["metadata"]["finalizers"]
-    assert left == ["example.com/theirs"]
+
+    def finalizers() -> list[str]:
+        found: list[str] = concerto_cluster.get("pcb", "-n", namespace, "kept")["metadata"]["finalizers"]
+        return found
+
+    eventually("the finalizer of the seed's manifests is removed", lambda: finalizers() == ["example.com/theirs"])
     patch = json.dumps({"metadata": {"finalizers": None}})
     concerto_cluster.kubectl("patch", "pcb", "-n", namespace, "kept", "--type=merge", "-p", patch)
 

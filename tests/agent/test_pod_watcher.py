@@ -389,6 +389,19 @@ class FewWatches(Inotify):
         return super().watch(directory)
 
 
+def test_pods_without_a_watch_leave_nothing_behind(watch, tmp_path, monkeypatch):
+    monkeypatch.setattr(FewWatches, "left", 0)
+    (tmp_path / "kubepods").mkdir()
+    w = watch(open_inotify=FewWatches)
+    before = items_in(w.watcher)
+    for _ in range(3):
+        w.make(f"kubepods/pod{A}")
+        w.take()
+        w.remove(f"kubepods/pod{A}")
+        w.take()
+    assert items_in(w.watcher) == before
+
+
 @pytest.mark.parametrize("first", ["pods", "watcher"])
 def test_pods_whose_containers_no_event_shows_are_scanned_and_watched_again_when_that_is_possible(
     watch, tmp_path, caplog, monkeypatch, first

@@ -3,6 +3,7 @@ import pytest
 
 from concerto.autoscaling.forecast import Earlier, forecast
 from concerto.autoscaling.forecast_settings import ForecastSettings
+from concerto.autoscaling.forecasters import Seasons
 from concerto.autoscaling.own_period import own_periods, own_seasons
 
 SETTINGS = ForecastSettings()
@@ -50,7 +51,7 @@ OTHERS = {
 @pytest.mark.parametrize("load", OTHERS.values(), ids=OTHERS)
 def test_other_loads_have_none(load):
     assert np.isnan(own_periods(load[None], SETTINGS)[0])
-    assert own_seasons(load[None], 3600.0, SETTINGS) == []
+    assert own_seasons(load[None], 3600.0, SETTINGS, np.zeros(1)) == []
 
 
 def test_a_load_that_wanders_seldom_has_one():
@@ -65,7 +66,7 @@ def test_a_short_series_is_not_searched():
 def test_each_object_has_its_own_period_and_its_next_burst_is_expected():
     series = np.stack([noisy(bursts(68, phase), seed) for seed, phase in enumerate((68 * 4 - 240 - 1.0, 10.0))])
     series = np.vstack([series, noisy(np.full(240, 2.0), 7)[None]])
-    (season,) = own_seasons(series, 86400.0, SETTINGS)
+    (season,) = own_seasons(series, 86400.0, SETTINGS, np.full(3, 45.0))
     got = forecast(
         series,
         np.full(3, 45.0),
@@ -79,3 +80,24 @@ def test_each_object_has_its_own_period_and_its_next_burst_is_expected():
     assert got.expected[0] > 4.5, "its next burst begins within a minute"
     assert got.expected[1] < 4.0, "and the other's later"
     assert got.expected[2] < 3.0
+
+
+@pytest.mark.parametrize("horizon", [300.0, 600.0, 900.0, 1200.0])
+def test_a_horizon_of_several_periods_keeps_the_forecast(horizon):
+    rng = np.random.default_rng(3)
+    at = np.arange(240) + rng.integers(20, size=(20, 1))
+    series = 4.0 + 10.0 * (at % 20 < 6) + rng.normal(0.0, 0.3, (20, 240))
+    ahead = np.full(20, horizon)
+    seasons = own_seasons(series, 1e6, SETTINGS, ahead)
+    got = forecast(series, ahead, SETTINGS, models=("Linear", "Seasonal"), earlier=Earlier(seasons=seasons), now=1e6)
+    assert got.warm.all()
+    for season in seasons:
+        assert (season.period_seconds[:, 0] > ahead).all(), "what comes after a sample is not known then"
+
+
+def test_a_model_that_has_no_forecast_now_is_not_chosen_for_its_past():
+    series = 4.0 + 10.0 * (np.arange(240) % 20 < 6) + np.random.default_rng(3).normal(0.0, 0.3, (1, 240))
+    too_short = Seasons(series, 1e6 - 239.5 * 15.0, 15.0, np.full((1, 1), 300.0))
+    earlier = Earlier(seasons=[too_short])
+    got = forecast(series, np.full(1, 1200.0), SETTINGS, models=("Linear", "Seasonal"), earlier=earlier, now=1e6)
+    assert got.warm.all()

@@ -194,7 +194,9 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
     actual = _ahead(series, basis.tested)
     candidates = [_with_rises_that_came(basis, candidate, actual, weights) for candidate in candidates]
     judged = [_judge(basis, candidate, actual, weights) for candidate in candidates]
-    losses = np.array([j.loss for j in judged])
+    # A candidate that has no forecast now is left out, however good it was
+    has_forecast = np.array([np.isfinite(c.now) for c in candidates])
+    losses = np.where(has_forecast, np.array([j.loss for j in judged]), np.nan)
     best = np.argmin(np.nan_to_num(losses, nan=np.inf), axis=0)
     rows = np.arange(len(series))
     error = np.array([j.error for j in judged])[best, rows]

@@ -227,7 +227,7 @@ def _together(
     # Who is far behind has expired, and must not turn the others' clock back
     newest = max(s.observed_at for s in subjects)
     finds_period = "Seasonal" in first.models and first.period_seconds is None
-    own = own_seasons(_since_start(series, subjects), newest, settings) if finds_period else []
+    own = own_seasons(_since_start(series, subjects), newest, settings, ahead) if finds_period else []
     earlier = Earlier(highest=highest, seasons=[*seasons, *own], past=Past(past, first.coarse.step))
     found = forecast(series, ahead, settings, models=first.models, earlier=earlier, now=newest)
     if seasons:

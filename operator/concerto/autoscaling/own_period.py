@@ -1,4 +1,4 @@
-"""The period of a load that repeats within the last hour, such as a job that starts every 17 minutes.
+"""The period of a load that repeats every 4 to 20 minutes, such as a job that starts every 17 minutes.
 
 Hours, days and weeks are tried for every load. Another period has to be found: the load is correlated with itself one
 period earlier, and not with itself half a period earlier. Source: docs/references.md, "Forecasts".
@@ -19,15 +19,21 @@ _KNOWN = 0.9
 """Share of the samples that must be known."""
 
 
-def own_seasons(series: Floats, now: float, settings: ForecastSettings) -> list[Seasons]:
+def own_seasons(series: Floats, now: float, settings: ForecastSettings, ahead_seconds: Floats) -> list[Seasons]:
     """Seasons of the length that each object's own load has; none where no object's load repeats.
+
+    Where the forecast looks further ahead than a period, as many periods are taken as are longer: what comes after a
+    sample is not known at that time. If the series does not hold two of these, nothing repeats.
 
     Args:
         series: demand in replicas, objects x samples, the newest last; NaN where there is no sample.
         now: time of the newest sample, seconds.
         settings: constants; `step_seconds` is that of the series.
+        ahead_seconds: how far ahead each object's forecast looks from ``now``, at least 0.
     """
     found = own_periods(series, settings)
+    found = found * (np.floor(ahead_seconds / settings.step_seconds / found) + 1.0)
+    found = np.where(2.0 * found <= series.shape[1], found, np.nan)
     if not np.isfinite(found).any():
         return []
     begin = now - (series.shape[1] - 0.5) * settings.step_seconds

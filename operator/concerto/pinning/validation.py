@@ -93,7 +93,8 @@ def judge_node(
     """
     ordered = sorted(bindings, key=lambda each: each[0].age_order)
     if node is None or node.topology is None:
-        text = f"NodeCPUTopology {name} has no status: is the agent of the node running?"
+        text = f"NodeCPUTopology {name} has no status that can be used: is the agent of the node running?"
+        text += " If it is, the operator's log says what is wrong with the status."
         return {b.key: Verdict("NodeTopologyNotFound", "NoTopology", text, name, pod.uid) for b, pod in ordered}
     index, online = TopologyIndex.build(node.topology), node.topology.cpus
     held: list[tuple[PodCPUBinding, Claim]] = []

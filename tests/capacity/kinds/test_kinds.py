@@ -659,6 +659,19 @@ def test_a_pod_that_hardly_computes_does_not_wait_until_the_work_of_heavier_ones
     assert nodes.tokens(ALL, 0.0)[0] == pytest.approx(12.0 - 40.0 - 24 * 0.8), "heavier ones wait for light ones' work"
 
 
+def test_work_that_was_done_before_a_service_came_stays_done():
+    nodes, pod = loads(nodes=1), Cost(1.0, 30.0, 30.0, 0.0, 10.0, "Ended")
+    nodes.add_pod(0, pod)
+    nodes.give_work(0, pod, 0.0)
+    owed = 30.0 - 4.0 * 0.15 * 30.0
+    assert nodes.tokens(ALL, 2.0)[0] == pytest.approx(2.0 * 4.0 - owed)
+    nodes.add_pod(0, cost(3.0))
+    assert not nodes.paced(pod, ALL, 2.0)[0], "one core is left for the other 4 core-seconds"
+    assert nodes.seconds_until_paced(cost(0.2, work=1.0), ALL, 2.0) == pytest.approx(4.0)
+    nodes.remove_pod(0, cost(3.0))
+    assert nodes.tokens(ALL, 3.0)[0] == pytest.approx(-3.0), "and what was not done does not seem done once it has gone"
+
+
 @pytest.mark.parametrize("life", [60.0, 3600.0])
 def test_pods_that_live_for_long_fill_a_node_within_a_minute(life):
     nodes, pod = loads(nodes=1), Cost(1.0, life, life, 0.0, 10.0, "Ended")

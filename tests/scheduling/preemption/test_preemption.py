@@ -302,7 +302,7 @@ def test_a_mirror_pod_is_not_evicted_as_its_kubelet_would_run_it_on():
 def test_of_two_that_are_nominated_for_the_same_room_the_earlier_one_counts_on_it():
     cluster = cluster_of(on("o", "a", HIGH, "2"), on("v", "b", LOW, "4"))
     one, two = (pod(f"p{i}", priority=HIGH, requests={"cpu": "2"}, status={"nominatedNodeName": "a"}) for i in range(2))
-    for each in (two, one):
+    for each in (one, two):
         cluster.set_pod(each, SOON)
     assert not cluster.nominations.beside(one, "a")
     assert [each.name for each in cluster.nominations.beside(two, "a")] == ["p0"]

@@ -33,7 +33,7 @@ def test_a_pod_leaves_room_to_nominated_pods_of_its_priority_and_higher_ones():
 def test_a_pod_leaves_no_room_to_itself_nor_to_one_that_is_counted_on_a_node():
     known = nominations("uid-there")
     known.set_pod(nominated("there", 9))
-    for each in (nominated("self", 9), nominated("other", 9), nominated("low", 8), nominated("elsewhere", 9, "b")):
+    for each in (nominated("other", 9), nominated("self", 9), nominated("low", 8), nominated("elsewhere", 9, "b")):
         known.set_pod(each)
     assert [p.name for p in known.beside(pod("self", priority=9), "a")] == ["other"]
 
@@ -85,11 +85,11 @@ def test_a_withdrawn_nomination_takes_no_room():
 def test_of_pods_of_one_priority_that_are_nominated_for_a_node_the_later_leaves_room_to_the_earlier():
     known = nominations()
     early, late, high = nominated("a", 5), nominated("b", 5), nominated("z", 9)
-    for each in (late, high, early):
+    for each in (early, high, late):
         known.set_pod(each)
     assert [p.name for p in known.beside(early, "a")] == ["z"]
-    assert [p.name for p in known.beside(late, "a")] == ["z", "a"]
-    assert [p.name for p in known.beside(nominated("c", 5, ""), "a")] == ["b", "z", "a"]
+    assert [p.name for p in known.beside(late, "a")] == ["a", "z"]
+    assert [p.name for p in known.beside(nominated("c", 5, ""), "a")] == ["a", "z", "b"]
 
 
 def test_what_the_api_server_showed_before_does_not_undo_what_was_decided_since():

@@ -184,7 +184,7 @@ class NodeLoads:
         in_all = self.memory_bytes[rows]
         self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
         self._per_byte[rows] = 1.0 / np.maximum(in_all, 1.0)
-        self._pace.set_cores(rows, usable, self.settings)
+        self._pace.set_cores(rows, usable)
         self._recount(rows)
 
     def _recount(self, rows: int | NDArray[np.int64]) -> None:
@@ -285,7 +285,7 @@ class NodeLoads:
         if cost.work is None or self.unpaced:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
         self.settle()
-        paced: Bools = self._pace.free_from(cost, rows, self.settings) <= now
+        paced: Bools = self._pace.free_from(cost, rows, self.settings, now) <= now
         return paced if paced.all() else paced | (self.pods[rows] == 0.0)
 
     def blind_pods(self, rows: Rows) -> Floats:
@@ -298,7 +298,7 @@ class NodeLoads:
         waiting = self.fits(cost, rows) & ~self.paced(cost, rows, now)
         if not waiting.any():
             return np.inf
-        return float(self._pace.free_from(cost, rows, self.settings)[waiting].min()) - now
+        return float(self._pace.free_from(cost, rows, self.settings, now)[waiting].min()) - now
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""

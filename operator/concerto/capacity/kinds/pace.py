@@ -39,7 +39,7 @@ class Pace:
         self._cores: Floats = np.zeros(0)  # that pods may use
         self._unpaced: Floats = np.zeros(0)  # what those of them take that are not paced
         self._rate: Floats = np.zeros(0)  # tokens a second
-        self._changed: set[int] = set()  # rows whose rate is an earlier one
+        self._changed: set[int] = set()  # rows whose rate is that of before: _settle
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes, whose buckets are full."""
@@ -54,10 +54,10 @@ class Pace:
         """The row stands for another node from now on; its pods have been removed."""
         self._tokens[row], self._at[row], self._unpaced[row] = np.inf, 0.0, 0.0
 
-    def set_cores(self, rows: NDArray[np.int64], cores: Floats, settings: KindSettings) -> None:
+    def set_cores(self, rows: NDArray[np.int64], cores: Floats) -> None:
         """The nodes' pods may use so many cores."""
         self._cores[rows] = cores
-        self._update_rate(rows, settings)
+        self._changed.update(rows.tolist())
 
     def add(self, rows: Row, cost: Cost, pods: Floats | float) -> None:
         """So many pods of that cost have come to each of the rows; less than 0: they have ended."""
@@ -69,7 +69,7 @@ class Pace:
         """The row's node is given the work of such a pod; one without end, or of an unknown kind, is not paced."""
         if cost.work is None:
             return
-        self._settle(settings)
+        self._settle(settings, now)
         buckets, rate = slice(0, 1 + _bucket(cost, settings)), float(self._rate[row])
         waited = np.maximum(0.0, now - self._at[row, buckets])
         tokens = self._tokens[row, buckets] + rate * waited
@@ -80,23 +80,26 @@ class Pace:
 
     def tokens(self, rows: Rows, settings: KindSettings, now: float) -> Floats:
         """(R,) core-seconds in the first buckets of the rows; negative where overdrawn."""
-        self._settle(settings)
+        self._settle(settings, now)
         waited = np.maximum(0.0, now - self._at[rows, _OF_ALL])
         tokens: Floats = self._tokens[rows, _OF_ALL] + self._rate[rows] * waited
         return tokens
 
-    def free_from(self, cost: Cost, rows: Rows, settings: KindSettings) -> Floats:
+    def free_from(self, cost: Cost, rows: Rows, settings: KindSettings, now: float) -> Floats:
         """(R,) when the rows' nodes may be given such a pod."""
-        self._settle(settings)
+        self._settle(settings, now)
         free_from: Floats = self._from[rows, _bucket(cost, settings)]
         return free_from
 
-    def _settle(self, settings: KindSettings) -> None:
-        if self._changed:
-            self._update_rate(np.fromiter(self._changed, np.int64, len(self._changed)), settings)
-            self._changed.clear()
-
-    def _update_rate(self, rows: Row, settings: KindSettings) -> None:
+    def _settle(self, settings: KindSettings, now: float) -> None:
+        if not self._changed:
+            return
+        rows = np.fromiter(self._changed, np.int64, len(self._changed))
+        self._changed.clear()
+        # What came so far, came at the rate of before
+        waited = np.maximum(0.0, now - self._at[rows])
+        self._tokens[rows] += self._rate[rows, np.newaxis] * waited
+        self._at[rows] = np.maximum(self._at[rows], now)
         cores = self._cores[rows]
         self._rate[rows] = settings.pace * np.maximum(cores - np.maximum(self._unpaced[rows], 0.0), _LEAST * cores)
         self._update(rows)

@@ -17,7 +17,7 @@ class KindSettings:
         steady: pods count as steady that are so unsteady, in the same measure.
         max_head_room: what a node is filled to at most, also where it is filled and seen to idle.
         pace: core-seconds of work that a node is given in a second, in parts of the cores that pods may use, less what
-            those without end take of them.
+            those take of them that are not paced: pods without end, and of unknown kinds.
         burst: work that a node may be given at once, in parts of what it does in a pod's life.
         min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
             compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
