@@ -88,10 +88,7 @@ class FairPlaces:
         if lane in self._waiting[self._shares.pool_of(lane)] or not self._shares.may_have(lane):
             return None
         self._pass_over(self._passed_over)
-        hold = self._shares.begin(lane, _now())
-        if any(self._waiting.values()):
-            self._look_again()  # this work may last, too, and those who wait have its place then
-        return hold
+        return self._shares.begin(lane, _now())
 
     async def take(self, *namespaces: str) -> Hold:
         """Wait for a place, which is to be given back."""
