@@ -88,6 +88,22 @@ def test_they_are_not_compared_one_by_one():
     assert steps(1000) < 1.2 * steps(10)
 
 
+def test_values_that_are_named_again_and_what_nothing_is_left_for_cost_nothing():
+    namespaces = known(mine={"name": "mine"}, **{f"n{i}": {"tier": "a"} for i in range(50)})
+
+    def steps(name, requirements, values):
+        not_a = {"key": "tier", "operator": "NotIn", "values": ["a"] * values}
+        asked = term({"matchLabels": {"name": name}, "matchExpressions": [not_a] * requirements})
+        expected = {"mine"} if name == "mine" else set()
+        assert namespaces.selected([asked], "own") == [expected]
+        namespaces._matching.clear()
+        selector = asked.namespace_selector
+        return steps_of(lambda: namespaces._find(selector))
+
+    assert steps("mine", 1, 10_000) == steps("mine", 1, 1)
+    assert steps("nobody", 100, 100) == steps("nobody", 100, 1)
+
+
 def test_selectors_are_compared_with_namespaces_once_and_only_with_those_that_have_the_label_they_require():
     namespaces = known(**{f"n{i}": {"kubernetes.io/metadata.name": f"n{i}", "team": "a"} for i in range(2000)})
     one = by_label(**{"kubernetes.io/metadata.name": "n7", "team": "a"})

@@ -91,9 +91,11 @@ class Namespaces:
         """By what each requirement lets pass of all: namespaces compared one by one take ten times as long."""
         found = {*self._candidates(selector)} if selector.requirements is not None else set[str]()
         for requirement in selector.requirements or ():
+            if not found:
+                break
             if requirement.operator in ("In", "NotIn"):
-                labels = ((requirement.key, value) for value in requirement.values)
-                named = set[str]().union(*(self._with_label.get(label, ()) for label in labels))
+                with_value = (self._with_label.get((requirement.key, value)) for value in {*requirement.values})
+                named = set[str]().union(*(found & each for each in with_value if each is not None))
             else:
                 named = self._with_key.get(requirement.key, set())
             found = found & named if requirement.operator in ("In", "Exists") else found - named
