@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from concerto.scheduling import one_cycle
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state import pod_counting, pod_counts
 from concerto.scheduling.state.pod_selection import PodSelection
@@ -53,8 +54,8 @@ def about_all(name, count=3, kind="podAffinity", key="lead", **over):
     return pod(name, affinity={kind: required}, **over)
 
 
-def cycle(cluster, heads):
-    return schedule(cluster, heads, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(0))
+def cycle(cluster, heads, **more):
+    return schedule(cluster, heads, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(0), **more)
 
 
 def names(result):
@@ -126,8 +127,82 @@ def test_pods_that_need_counts_have_them_one_after_another():
 def test_a_pod_that_is_gone_keeps_no_other_from_its_turn():
     cluster = crowded()
     cycle(cluster, [about_all("gone", 5, key="other")])
-    results = until_decided(cluster, [about_all("heavy")])
+    results = until_decided(cluster, [about_all("heavy")], 60)
     assert names(results[-1]) == ["heavy"]
+
+
+def in_turn(cluster, pods, max_cycles=200):
+    """What becomes of pods of which each fourth cycle looks at one; by name, whether it is placed, or why not."""
+    known = {}
+    for i in range(max_cycles):
+        looks_at = pods[i // 4 % len(pods)] if i % 4 == 0 else None
+        result = cycle(cluster, [] if looks_at is None or looks_at.name in known else [looks_at])
+        known |= dict.fromkeys(names(result), "placed")
+        known |= {failure.pod.name: failure.diagnosis.message for failure in result.unschedulable}
+    return known
+
+
+def test_pods_that_are_seldom_looked_at_have_their_counts_in_the_end(monkeypatch):
+    monkeypatch.setattr(pod_counts, "MAX_A_TURN", 300)
+    heavy = [about_all(f"heavy{i}", 2, "podAntiAffinity", f"key{i}", namespace=f"tenant{i}") for i in range(3)]
+    assert in_turn(crowded(), heavy) == {"heavy0": "placed", "heavy1": "placed", "heavy2": "placed"}
+
+
+def test_pods_that_are_seldom_looked_at_are_refused_in_the_end_if_their_counts_take_too_long(monkeypatch):
+    monkeypatch.setattr(pod_counts, "MAX_A_TURN", 300)
+    monkeypatch.setattr(pod_counts, "MAX_COMPARISONS", 4000)
+    hostile = about_all("hostile", 30, "podAntiAffinity", "other", namespace="tenant")
+    heavy = [about_all(f"heavy{i}", 1, "podAntiAffinity", f"key{i}", namespace=f"tenant{i}") for i in range(2)]
+    known = in_turn(crowded(), [hostile, *heavy])
+    assert "comparisons with pods" in known.pop("hostile")
+    assert known == {"heavy0": "placed", "heavy1": "placed"}
+
+
+def test_counts_that_nobody_waits_for_are_not_compared_with_pods_that_others_alone_may_count(monkeypatch):
+    cluster, matched, matches = crowded(), [], PodSelection.matches
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "namespaceSelector": {},
+        "labelSelector": {"matchLabels": {"lead": "yes"}},
+    }
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    heavy = pod("heavy", affinity=affinity)
+    assert len(until_decided(cluster, [heavy])) > 1, "it was counted in parts"
+    for _ in range(5):
+        cycle(cluster, [])
+    monkeypatch.setattr(PodSelection, "matches", lambda self, of: matched.append(of.name) or matches(self, of))
+    cluster.set_pod(pod("new", nodeName="n3", labels={"of": "new"}), NOW)
+    assert matched == []
+    cluster.set_pod(pod("newer", nodeName="n4", labels={"lead": "yes"}), NOW)
+    assert matched == ["newer"]
+    (column,) = cluster.pod_counts.by_row([PodSelection(((None, heavy.shape.affinity[0].selector),))])
+    assert column.sum() == 2
+
+
+def test_namespaces_that_change_meanwhile_leave_nothing_to_be_counted_that_is_not_asked_for(compared):
+    cluster = crowded()
+    for i in range(6):
+        cluster.namespaces.set(f"ns{i}", {"team": "a"})
+    (term,) = terms(1)
+    term["namespaceSelector"] = {"matchLabels": {"team": "a"}}
+    heavy = pod("heavy", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+    for _ in range(2):
+        cycle(cluster, [heavy])
+    assert compared
+    compared.clear()
+    cluster.namespaces.set("ns6", {"team": "a"})
+    (*_, last) = until_decided(cluster, [heavy])
+    assert names(last) == ["heavy"]
+    assert PODS <= len(compared) <= PODS + A_CYCLE / 6
+
+
+def test_pods_that_are_alike_are_put_off_together(monkeypatch):
+    looks, query_for = [], one_cycle.query_for
+    monkeypatch.setattr(one_cycle, "query_for", lambda *args: looks.append(args) or query_for(*args))
+    cluster, alike = crowded(), [about_all(f"heavy{i}") for i in range(10)]
+    assert names(cycle(cluster, [*alike, pod("light")])) == ["light"]
+    assert len(looks) == 2
+    assert set(names(until_decided(cluster, alike)[-1])) == {each.name for each in alike}
 
 
 def test_many_cheap_counts_of_others_do_not_make_it_begin_again(monkeypatch):
@@ -179,6 +254,31 @@ def test_a_gang_is_placed_as_a_whole_once_its_counts_are_there():
     assert [len(result.decisions) for result in results[1:-1]] == [0] * (len(results) - 2)
     assert {d.assignment.node for d in results[-1].decisions} == {"n0"}
     assert len(results[-1].decisions) == 3
+
+
+def test_a_gang_is_not_blamed_for_the_time_in_which_pods_are_counted_for_others(compared):
+    cluster, heavy = crowded(), about_all("heavy")
+    pods = members(4)
+    add(cluster, group("g", 4), *pods)
+    cycle(cluster, [heavy])
+    times = {"spent": lambda: len(compared) / 30, "max_seconds": 1.0}
+    compared.clear()
+    result = cycle(cluster, [*pods, heavy], **times)
+    assert len(compared) > 36, "longer than a gang may take"
+    assert (result.postponed, result.look_again_at_gangs, result.unschedulable) == (pods[0], {}, [])
+    compared.clear()
+    result = cycle(cluster, [*pods, heavy], postponed=pods[0], **times)
+    assert (len(compared), len(result.decisions)) == (0, 4)
+    (*_, last) = until_decided(cluster, [heavy])
+    assert names(last) == ["heavy"]
+
+
+def test_pods_are_counted_though_each_cycle_begins_with_a_gang_that_was_postponed():
+    cluster, heavy, other = crowded(), about_all("heavy"), pod("other")
+    for _ in range(40):
+        if "heavy" in names(cycle(cluster, [heavy], postponed=other)):
+            return
+    pytest.fail("nothing is counted")
 
 
 def test_between_cycles_whoever_asks_has_an_answer_at_once():

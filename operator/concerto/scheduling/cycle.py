@@ -55,13 +55,14 @@ def schedule(
         limit: decisions at most; a gang that is larger is decided on in a cycle of its own.
         resume: whether the cycle before ran out of time. The order of ``heads`` stays then: what is last has failed.
         postponed: a pod of the gang that the cycle before had no room or time left for (``CycleResult.postponed``). It
-            goes before ``heads``, but not before the gang that holds room, and is not postponed again.
+            goes before ``heads``, but not before the gang that holds room, and is not postponed again unless pods were
+            counted in time of its cycle (`PodCounts.begin_turn`), which are not in the cycle after that.
         parked: pods beside ``heads`` that wait for capacity (``queue.Queue.parked``); they are counted, not looked at.
         ready: whether the pod of that UID may be placed now; pods of gangs are not only found in ``heads``.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """
-    cluster.pod_counts.begin_turn()
+    has_counted = cluster.pod_counts.begin_turn(may_rest=postponed is not None)
     gangs = GangsOfCycle(cluster, ready)
     cycle = Cycle(cluster, profiles, now, generator, gangs, lambda times: spent() >= times * max_seconds)
     cycle.result.released = cluster.pod_groups.held_room.end_overdue(now)
@@ -83,7 +84,7 @@ def schedule(
             break
         if looked_at >= len(unfinished):
             cycle.result.turns[pod.priority] = pod.namespace
-        is_first = looked_at <= len(unfinished) or pod is postponed
+        is_first = not has_counted and (looked_at <= len(unfinished) or pod is postponed)
         cycle.look_at(pod, is_first=is_first, room=limit - len(cycle.result.decisions))
         if cycle.result.postponed is not None:
             cycle.result.has_more = True

@@ -74,6 +74,7 @@ class Cycle:
         self._evaluations: dict[Hashable, Evaluation] = {}
         self._failed: dict[Hashable, Failure] = {}
         self._used: set[Hashable] = set()  # of both, those that have seen what a gang's trial has assumed
+        self._put_off: set[Hashable] = set()  # those for which pods are still being counted
         # By priority, which nominated pods' room is kept from pods; evaluations follow the cycle's own placements
         self._room_kept_from = cache(cluster.nominations.number)
         self._trial = Trial(cluster, now)  # of the gang that is looked at
@@ -149,6 +150,8 @@ class Cycle:
             alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request, self._room_kept_from(pod.priority))
             is_nominated = bool(self._cluster.nominations.node_of(pod.uid))
             recorded = self.gangs.recorded_row(pod) if trial is not None else None
+            if alike in self._put_off:
+                raise StillCounting
             is_hopeless = self._is_hopeless(alike)
             if is_nominated or recorded is not None or not is_hopeless:
                 # 3. Which nodes are feasible, and how good are they?
@@ -167,6 +170,7 @@ class Cycle:
                     self._failed[alike] = Failure(alike, diagnose(evaluation.query, evaluation.filters), evaluation)
                     self._look_again_when_paced(request)
         except StillCounting:
+            self._put_off.add(alike)
             raise
         except Exception as error:
             self._cluster.forget(pod.uid)

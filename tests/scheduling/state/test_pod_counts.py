@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state import pod_counts
+from concerto.scheduling.state.comparisons import TooManyComparisons
 from concerto.scheduling.state.pod_counts import PodCounts
 from concerto.scheduling.state.pod_selection import PodSelection
 from support.scheduling_builders import NOW, cluster_state, node, pod
@@ -73,6 +74,27 @@ class CountsMachine(RuleBasedStateMachine):
 
 TestCountsMachine = CountsMachine.TestCase
 TestCountsMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def long_ones(count):
+    """Selections of 1,902 parts each."""
+    absent = [{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(1900)]
+    each = [[*absent, {"key": f"own{i}", "operator": "DoesNotExist"}] for i in range(count)]
+    return [PodSelection(((None, LabelSelector.from_raw({"matchExpressions": raw})),)) for raw in each]
+
+
+TOO_MANY = {"very many": [selects(f"app{i}") for i in range(pod_counts.MAX_COUNTS + 1)], "long ones": long_ones(6)}
+
+
+@pytest.mark.parametrize("selections", TOO_MANY.values(), ids=TOO_MANY)
+def test_selectors_of_one_pod_that_each_pod_would_be_compared_with_are_so_many_at_most(selections):
+    counts = PodCounts()
+    counts.grow(ROWS)
+    with pytest.raises(TooManyComparisons, match="more than 256 different ones, or have more than 10000 requirements"):
+        counts.by_row(selections)
+    assert not counts
+    assert len(counts.by_row(selections[:-1])) == len(selections) - 1
+    assert len(counts.by_row([selects("x")] * 300)) == 300, "only different ones count"
 
 
 def test_pods_that_share_their_labels_are_compared_once():

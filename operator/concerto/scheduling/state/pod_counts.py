@@ -31,8 +31,13 @@ MAX_A_TURN = 250_000
 """Comparisons with which a turn begins, for the pod whose counts take longer: 0.1 s."""
 MAX_AT_ONCE = 100_000
 """Comparisons for one pod's terms that are made beside those: 20 ms."""
-_MAX_IDLE = 3
-"""Turns in which nobody asks about counts that are being made, after which they are given up for another pod's."""
+_MAX_FOR_ONE = 5 * MAX_PARTS
+"""Requirements and values of the selections of one pod, whose counts are compared with each pod while it waits."""
+_MAX_IN_PARTS = 4 * MAX_COUNTS
+"""Counts of one pod: for its required terms, its preferred ones, and its spread constraints, which are hard or soft."""
+_MAX_IDLE, _MAX_WAITED_FOR = 3, 30
+"""Turns in which the pod does not ask that counts were made for, after which they make room for another pod's, and are
+no longer compared with each pod that comes or goes."""
 
 _Place = tuple[str | None, tuple[str, str] | None]
 """A namespace, None for several, and a label that is required, None where no single one is."""
@@ -43,11 +48,18 @@ _TOO_MANY = (
     f"selectors of the pod take more than {MAX_COMPARISONS} comparisons with pods: use fewer selectors, or select "
     "fewer namespaces"
 )
+_TOO_MANY_SELECTIONS = (
+    f"selectors of the pod are more than {MAX_COUNTS} different ones, or have more than {_MAX_FOR_ONE} requirements "
+    "and values: use fewer selectors, or shorter ones"
+)
 
 
 @dataclass(slots=True)
 class _InParts:
-    """Counts that are made in parts, all for one pod. They are not dropped for others' until it has all of them.
+    """Counts that are made in parts, all for one pod. Others' begin once none is left to be made.
+
+    They go on by themselves, and end in so many turns as `MAX_COMPARISONS` take: a pod whose turn seldom comes finds
+    them made. They are kept for it in any case as long as `_MAX_IDLE` says, and as others are after that.
 
     Attributes:
         asking: UID of the pod.
@@ -76,7 +88,8 @@ class PodCounts(PodIndex):
 
     def __init__(self) -> None:
         self._in_parts = _InParts()
-        self._in_turn = False
+        self._given_up: dict[str, None] = {}  # UIDs of pods whose counts took too long, which they do not know yet
+        self._in_turn = self._rests = False
         self._number = 0  # of all pods
         self._width = 0
         self._pods: dict[str, dict[str, tuple[PodView, int]]] = {}  # by namespace and UID
@@ -92,11 +105,24 @@ class PodCounts(PodIndex):
         """The pods of the namespace that are on nodes, those that came last first."""
         return (pod for pod, _ in reversed(self._pods.get(namespace, {}).values()))
 
-    def begin_turn(self) -> None:
-        """Go on with counts that a pod waits for (``MAX_A_TURN``). Until `end_turn`, no long one is begun."""
-        self._in_turn = True
-        self._in_parts.idle += 1
-        self._go_on()
+    def begin_turn(self, *, may_rest: bool = False) -> bool:
+        """Go on with counts that a pod waits for (``MAX_A_TURN``). Until `end_turn`, no long one is begun.
+
+        Args:
+            may_rest: whether somebody needs the time of the whole turn: nothing is counted, unless the turn before has
+                rested, too.
+
+        Returns:
+            Whether anything was counted.
+        """
+        self._in_turn, self._rests = True, may_rest and not self._rests
+        if self._rests:
+            return False
+        made = self._in_parts
+        made.idle += 1
+        if made.is_finished and made.idle > (_MAX_WAITED_FOR if made.is_waited_for else _MAX_IDLE):
+            self._hand_over()
+        return self._go_on()
 
     def end_turn(self) -> None:
         """Whoever asks from now on has an answer at once."""
@@ -110,14 +136,17 @@ class PodCounts(PodIndex):
             asking: UID of the pod.
 
         Raises:
-            TooManyComparisons: to count all of them would take too long, whether or not some are counted already.
+            TooManyComparisons: to count all of them would take too long, whether or not some are counted already, or
+                more than `MAX_COUNTS` differ.
             StillCounting: in a turn (`begin_turn`): ask again in the next one.
         """
         made, selections = self._in_parts, list(selections)
-        if any(selection.parts > MAX_PARTS for selection in selections):
+        parts = {selection: selection.parts for selection in selections}
+        if any(each > MAX_PARTS for each in parts.values()):
             raise TooManyComparisons(_TOO_MANY)
-        if self._in_turn and made.asking == asking and made.left < 0:
-            self._in_parts = _InParts()
+        if len(parts) > MAX_COUNTS or sum(parts.values()) > _MAX_FOR_ONE:
+            raise TooManyComparisons(_TOO_MANY_SELECTIONS)
+        if self._in_turn and self._took_too_long(asking):
             raise TooManyComparisons(_TOO_MANY)
         left, columns = MAX_COMPARISONS, []
         at_once = MAX_AT_ONCE
@@ -228,21 +257,43 @@ class PodCounts(PodIndex):
         """
         made = self._in_parts
         if made.asking != asking:
-            if made.is_waited_for and made.idle <= _MAX_IDLE:
+            if not made.is_finished or (made.is_waited_for and made.idle <= _MAX_IDLE):
                 raise StillCounting
-            self._in_parts = _InParts(asking)
-            for selection, count in made.counts.items():
-                if count.is_finished and selection not in self._counts:
-                    self._keep(selection, count)
-            made = self._in_parts
+            self._hand_over()
+            made = self._in_parts = _InParts(asking)
         made.idle, made.left, made.is_waited_for = 0, left, True
+        named, others_too = {*selections}, len(made.counts) < _MAX_IN_PARTS
+        for each in [*made.counts]:  # if namespaces have changed, it asks about others now
+            if each not in named and not (others_too and made.counts[each].is_finished):
+                del made.counts[each]
         new = (each for each in selections if each not in self._counts and each not in made.counts)
         made.to_come = [*dict.fromkeys(new)]
         made.left -= sum(made.counts[each].comparisons for each in selections if each in made.counts)
         raise StillCounting
 
-    def _go_on(self) -> None:
-        """Make counts in parts."""
+    def _hand_over(self) -> None:
+        """Keep those that are made in parts as all others, as far as they are finished, and have none any more."""
+        made, self._in_parts = self._in_parts, _InParts()
+        if made.left < 0:
+            if len(self._given_up) >= MAX_COUNTS:
+                del self._given_up[next(iter(self._given_up))]
+            self._given_up[made.asking] = None
+        for selection, count in made.counts.items():
+            if count.is_finished and selection not in self._counts:
+                self._keep(selection, count)
+
+    def _took_too_long(self, asking: str) -> bool:
+        """Whether the pod's counts took too long; the next time that it asks they begin anew."""
+        if self._in_parts.asking == asking and self._in_parts.left < 0:
+            self._in_parts = _InParts()
+            return True
+        if asking not in self._given_up:
+            return False
+        del self._given_up[asking]
+        return True
+
+    def _go_on(self) -> bool:
+        """Make counts in parts; returns whether there was anything to count."""
         made, left = self._in_parts, MAX_A_TURN
         while left > 0 and not made.is_finished:
             count, spent = next((each for each in made.counts.values() if not each.is_finished), None), 0
@@ -253,6 +304,7 @@ class PodCounts(PodIndex):
             spent += count.go_on(min(left, made.left + 1))
             left -= spent
             made.left -= spent
+        return left < MAX_A_TURN
 
 
 def _place_of(selection: PodSelection) -> _Place:
