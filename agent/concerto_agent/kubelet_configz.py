@@ -83,8 +83,8 @@ class KubeletConfigz:
     def sets_quotas(self) -> bool | None:
         """Whether kubelet makes CPU quotas of limits, as it last answered; None before `refresh`.
 
-        The last answer is kept while kubelet cannot be reached. Otherwise the agent would write quotas that kubelet was
-        told not to set, and nobody would remove them. Kubelet's configuration file counts if kubelet never answers.
+        The last answer is kept while kubelet cannot be reached. Otherwise the agent would write quotas although kubelet
+        is configured not to, and nobody would remove them. Kubelet's configuration file counts if it never answers.
         """
         return self._sets_quotas
 

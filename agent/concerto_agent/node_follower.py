@@ -47,7 +47,7 @@ class NodeFollower:
             node_name: the node's name.
             configz: reads kubelet's settings; None: they are not read.
             seconds: mean time between two reads, and after one that failed.
-            allow: is told how many pods kubelet takes.
+            allow: called with the number of pods that kubelet allows.
             rng: for jitter.
         """
         self.reserved_count: int | None = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from concerto.kube import Conflict, KubeError, SessionSettings
+from concerto.kube import Conflict, KubeError, Resource, SessionSettings
 from concerto.kube.resources import NODE_CAPACITIES, NODE_CPU_TOPOLOGIES
 from concerto_agent.writer import Object, Writer
 from support.faulty_server import faulty
@@ -61,13 +63,20 @@ def write(request):
     return resource, lambda writer, capacity: getattr(writer, request.param)(resource, {"capacity": capacity})
 
 
-async def test_an_attempt_that_is_carried_out_late_does_not_replace_a_later_status(write):
-    resource, put = write
+@asynccontextmanager
+async def with_a_write_held(resource: Resource) -> AsyncIterator[tuple[Server, Writer, asyncio.Event]]:
+    """The next write of the object is carried out once the event is set."""
     server = Server()
     async with faulty([server], IMPATIENT) as made:
         writer = Writer(made.session, "n")
         writer.saw(resource, server.obj())
         late = server.held = asyncio.Event()
+        yield server, writer, late
+
+
+async def test_an_attempt_that_is_carried_out_late_does_not_replace_a_later_status(write):
+    resource, put = write
+    async with with_a_write_held(resource) as (server, writer, late):
         with pytest.raises(KubeError):
             await put(writer, 1.0)
         await put(writer, 2.0)
@@ -78,11 +87,7 @@ async def test_an_attempt_that_is_carried_out_late_does_not_replace_a_later_stat
 
 async def test_an_attempt_without_an_answer_that_was_carried_out_costs_no_conflict(write):
     resource, put = write
-    server = Server()
-    async with faulty([server], IMPATIENT) as made:
-        writer = Writer(made.session, "n")
-        writer.saw(resource, server.obj())
-        late = server.held = asyncio.Event()
+    async with with_a_write_held(resource) as (server, writer, late):
         late.set()
         with pytest.raises(KubeError):
             await put(writer, 1.0)

@@ -46,16 +46,14 @@ class FairPlaces:
     Args:
         places: for known namespaces.
         beside: for new ones, and as many for slow ones; None: a quarter of the places.
-        lasts_after_seconds: from when on work lasts; None: `LASTS_AFTER_SECONDS`.
     """
 
     LASTS_AFTER_SECONDS = 1.5
     """Longer than a request takes that the API server answers with "try again in a second"."""
 
-    def __init__(self, places: int, *, beside: int | None = None, lasts_after_seconds: float | None = None) -> None:
+    def __init__(self, places: int, *, beside: int | None = None) -> None:
         beside = max(1, places // 4) if beside is None else beside
-        lasts_after = self.LASTS_AFTER_SECONDS if lasts_after_seconds is None else lasts_after_seconds
-        self._shares = PlaceShares(places, beside, lasts_after)
+        self._shares = PlaceShares(places, beside, self.LASTS_AFTER_SECONDS)
         self.max_held = self._shares.max_held
         self._waiting: dict[Pool, _Waiting] = {pool: OrderedDict() for pool in self._shares.pools}
         self._overdue_after = places

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from concerto.api.counters import add_count
+
 Lane = frozenset[str]
 """The namespaces that work is done for."""
 _TIMES_AS_LONG = 4
 """As what other work took: work that goes on for so long is slow, and not the API server."""
 _HANGS_SECONDS = 5.0
-"""Longer than a request's time limit: work that goes on for so long hangs, whoever is to blame."""
+"""Longer than a request's time limit: work that goes on for so long hangs, whatever the cause."""
 _MAX_SLOW = 1000
 """Slow namespaces that are remembered beside those whose work lasts."""
 _MAX_KNOWN = 4000
@@ -173,8 +175,10 @@ class PlaceShares:
         """
         self.note_lasting(now)
         hold.pool.remove(hold)
-        _count_down(self._held, hold.lane)
-        _count_down(self._lasting, hold.blamed)
+        for namespace in hold.lane:
+            add_count(self._held, namespace, -1)
+        for namespace in hold.blamed:
+            add_count(self._lasting, namespace, -1)
         self._young.pop(hold, None)
         self._old.pop(hold, None)
         if is_broken_off:
@@ -213,10 +217,3 @@ class PlaceShares:
             changed += self._slow.keys() - self._lasting.keys()
             self._slow = {namespace: None for namespace in self._slow if namespace in self._lasting}
         return changed
-
-
-def _count_down(counter: Counter[str], namespaces: Lane) -> None:
-    for namespace in namespaces:
-        counter[namespace] -= 1
-        if not counter[namespace]:
-            del counter[namespace]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
+from concerto.api.counters import add_count, add_count_of
 from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.queue_due import DueGroups, Lane, UsersOfClaims
 from concerto.scheduling.queue_order import Parked, PodsAlike
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.counters import add_count, add_count_of
 
 _K = TypeVar("_K")
 

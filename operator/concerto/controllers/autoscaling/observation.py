@@ -80,13 +80,15 @@ class Observer:
         settings: PredictiveHPASettings,
         charge: Callable[[str, int, float], None] = lambda namespace, syncs, now: None,
     ) -> None:
-        """Args:
-        targets: reads scales.
-        measurements: reads metrics.
-        events: records events.
-        clock: seconds.
-        settings: of the controller.
-        charge: is told how many further syncs of a namespace one of them counts as, and the time.
+        """Nothing is observed yet.
+
+        Args:
+            targets: reads scales.
+            measurements: reads metrics.
+            events: records events.
+            clock: seconds.
+            settings: of the controller.
+            charge: counts further syncs of a namespace for one that takes long (`SyncBudget.charge`).
         """
         self.pods = PodsByLabel()
         self.selectors = SelectorIndex(self.pods)

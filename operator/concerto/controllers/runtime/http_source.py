@@ -141,8 +141,9 @@ def missing_data(answer: Mapping[str, Any]) -> str:
     if answer.get("isPartial"):
         return "lacks a part of the data (isPartial)"
     warnings = [str(each) for each in answer.get("warnings") or ()]
-    told = [each for each in warnings if not each.startswith("PromQL ") and not each.endswith("annotations omitted")]
-    return f"may lack a part of the data: {told[0]}" if told else ""
+    of_data = (w for w in warnings if not w.startswith("PromQL ") and not w.endswith("annotations omitted"))
+    first = next(of_data, "")
+    return f"may lack a part of the data: {first}" if first else ""
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from concerto.api.counters import add_count
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_load import BindingLoad
@@ -17,7 +18,6 @@ from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
 from concerto.scheduling.preemption.victims import Victims
-from concerto.scheduling.state.counters import add_count
 
 logger = logging.getLogger(__name__)
 

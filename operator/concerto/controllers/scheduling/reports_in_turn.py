@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
+from concerto.api.counters import add_count
 from concerto.controllers.scheduling.due_lanes import Due, DueLanes
 from concerto.kube.fair_places import FairPlaces
-from concerto.scheduling.state.counters import add_count
 
 logger = logging.getLogger(__name__)
 

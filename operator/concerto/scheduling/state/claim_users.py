@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from concerto.api.counters import add_count_of
 from concerto.api.pod import PodView
 from concerto.api.pod_volumes import DiskPlace
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.state.columns import Bools
-from concerto.scheduling.state.counters import add_count_of
 
 _NONE: Mapping[int, int] = {}
 

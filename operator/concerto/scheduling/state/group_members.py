@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import TypeVar
 
+from concerto.api.counters import add_count
 from concerto.api.pod import PodView
-from concerto.scheduling.state.counters import add_count
 
 _T = TypeVar("_T", bound=Hashable)
 _Place = tuple[int, int, float, str]

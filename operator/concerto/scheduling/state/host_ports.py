@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 
+from concerto.api.counters import add_count_of
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import WILDCARD, HostPort
 from concerto.scheduling.state.columns import Bools, Rows
-from concerto.scheduling.state.counters import add_count_of
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.pod_index import PodIndex
 

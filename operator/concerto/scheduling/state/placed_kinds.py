@@ -13,11 +13,11 @@ from itertools import islice
 
 import numpy as np
 
+from concerto.api.counters import add_count
 from concerto.api.pod_kind import Kind
 from concerto.capacity.kinds.cost import Cost, deciding_groups, estimate, groups_of, without_groups
 from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.columns import Floats, Ints, Rows
-from concerto.scheduling.state.counters import add_count
 
 MAX_CHANGED = 1000
 """Costs that change at a time, and kinds that other entries decide on than before: 0.1 s."""

@@ -6,9 +6,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from concerto.api.counters import add_count
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey, PodGroup
-from concerto.scheduling.state.counters import add_count
 from concerto.scheduling.state.group_members import NO_MEMBERS, GroupMembers
 from concerto.scheduling.state.held_room import HeldRoom
 from concerto.scheduling.state.pod_index import PodIndex

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from concerto.api.counters import add_count_of
 from concerto.api.pod import PodView
 from concerto.scheduling.state.columns import Columns, Floats
-from concerto.scheduling.state.counters import add_count_of
 from concerto.scheduling.state.pod_index import PodIndex
 
 

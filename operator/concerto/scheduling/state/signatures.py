@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
+from concerto.api.counters import add_count
 from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector
 from concerto.pinning.classification import EXCLUSIVENESS_LABEL, LABEL
-from concerto.scheduling.state.counters import add_count
 from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.workload_selectors import NO_SELECTOR, WorkloadSelectors
 

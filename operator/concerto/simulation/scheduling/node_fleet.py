@@ -44,8 +44,9 @@ class NodeFleet:
             node.memory = self.settings.system_memory_bytes
         self.cores = np.array(cores, dtype=float)
         self.memory_bytes = np.array(memory_bytes, dtype=float)
-        non_pod = self.settings.non_pod_cpu, self.settings.system_memory_bytes
-        self._telemetry = Telemetry(self.memory_bytes, *non_pod, now)
+        self._telemetry = Telemetry(
+            self.memory_bytes, self.settings.non_pod_cpu, self.settings.system_memory_bytes, now
+        )
         self._events: list[tuple[float, int, int, int, RunningPod | None]] = []
         self._sequence = 0
         self._out: list[Transition] = []
