@@ -73,6 +73,18 @@ def until_decided(cluster, heads, max_cycles=40):
     return results
 
 
+def test_a_pod_may_have_as_many_terms_as_fit_in_what_is_evaluated_of_it():
+    """API servers take 1.5 MiB of them, and kube-scheduler places such pods."""
+    absent = ({"key": f"k{i}", "operator": "DoesNotExist"} for i in range(400))
+    refused = [
+        {"topologyKey": "t", "namespaceSelector": {}, "labelSelector": {"matchExpressions": [each]}} for each in absent
+    ]
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": refused}}
+    cluster = cluster_state([node("n0")], [pod("there", nodeName="n0")], [capacity("n0", 50.0)])
+    (*_, last) = until_decided(cluster, [pod("many", affinity=affinity)])
+    assert names(last) == ["many"], last.unschedulable[0].diagnosis.message
+
+
 def test_no_cycle_compares_more_than_it_may_and_others_are_placed_meanwhile(compared):
     cluster, heavy = crowded(), about_all("heavy")
     ahead = cycle(cluster, [heavy, pod("light")])

@@ -83,14 +83,14 @@ def long_ones(count):
     return [PodSelection(((None, LabelSelector.from_raw({"matchExpressions": raw})),)) for raw in each]
 
 
-TOO_MANY = {"very many": [selects(f"app{i}") for i in range(pod_counts.MAX_COUNTS + 1)], "long ones": long_ones(6)}
+TOO_MANY = {"very many": [selects(f"app{i}") for i in range(pod_counts.MAX_OF_ONE + 1)], "long ones": long_ones(6)}
 
 
 @pytest.mark.parametrize("selections", TOO_MANY.values(), ids=TOO_MANY)
 def test_selectors_of_one_pod_that_each_pod_would_be_compared_with_are_so_many_at_most(selections):
     counts = PodCounts()
     counts.grow(ROWS)
-    with pytest.raises(TooManyComparisons, match="more than 256 different ones, or have more than 10000 requirements"):
+    with pytest.raises(TooManyComparisons, match="more than 1024 different ones, or have more than 10000 requirements"):
         counts.by_row(selections)
     assert not counts
     assert len(counts.by_row(selections[:-1])) == len(selections) - 1

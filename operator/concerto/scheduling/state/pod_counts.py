@@ -33,8 +33,8 @@ MAX_AT_ONCE = 100_000
 """Comparisons for one pod's terms that are made beside those: 20 ms."""
 _MAX_FOR_ONE = 5 * MAX_PARTS
 """Requirements and values of the selections of one pod, whose counts are compared with each pod while it waits."""
-_MAX_IN_PARTS = 4 * MAX_COUNTS
-"""Counts of one pod: for its required terms, its preferred ones, and its spread constraints, which are hard or soft."""
+MAX_OF_ONE = 1024
+"""Different selections of one pod, of which 64 KiB hold about 400, and counts that are kept for it."""
 _MAX_IDLE, _MAX_WAITED_FOR = 3, 30
 """Turns in which the pod does not ask that counts were made for, after which they make room for another pod's, and are
 no longer compared with each pod that comes or goes."""
@@ -49,7 +49,7 @@ _TOO_MANY = (
     "fewer namespaces"
 )
 _TOO_MANY_SELECTIONS = (
-    f"selectors of the pod are more than {MAX_COUNTS} different ones, or have more than {_MAX_FOR_ONE} requirements "
+    f"selectors of the pod are more than {MAX_OF_ONE} different ones, or have more than {_MAX_FOR_ONE} requirements "
     "and values: use fewer selectors, or shorter ones"
 )
 
@@ -137,14 +137,14 @@ class PodCounts(PodIndex):
 
         Raises:
             TooManyComparisons: to count all of them would take too long, whether or not some are counted already, or
-                more than `MAX_COUNTS` differ.
+                more than `MAX_OF_ONE` differ.
             StillCounting: in a turn (`begin_turn`): ask again in the next one.
         """
         made, selections = self._in_parts, list(selections)
         parts = {selection: selection.parts for selection in selections}
         if any(each > MAX_PARTS for each in parts.values()):
             raise TooManyComparisons(_TOO_MANY)
-        if len(parts) > MAX_COUNTS or sum(parts.values()) > _MAX_FOR_ONE:
+        if len(parts) > MAX_OF_ONE or sum(parts.values()) > _MAX_FOR_ONE:
             raise TooManyComparisons(_TOO_MANY_SELECTIONS)
         if self._in_turn and self._took_too_long(asking):
             raise TooManyComparisons(_TOO_MANY)
@@ -262,7 +262,7 @@ class PodCounts(PodIndex):
             self._hand_over()
             made = self._in_parts = _InParts(asking)
         made.idle, made.left, made.is_waited_for = 0, left, True
-        named, others_too = {*selections}, len(made.counts) < _MAX_IN_PARTS
+        named, others_too = {*selections}, len(made.counts) < MAX_OF_ONE
         for each in [*made.counts]:  # if namespaces have changed, it asks about others now
             if each not in named and not (others_too and made.counts[each].is_finished):
                 del made.counts[each]
