@@ -33,7 +33,7 @@ def test_the_largest_machines_are_read(topology):
 
 
 TOO_LARGE = {
-    "as many sockets and cores as the CRD allows": (machine(256, 4096), "4096 cores in 257 sockets"),
+    "as many sockets and cores as the CRD allows": (machine(512, 4096), "4096 cores in 513 sockets"),
     "caches that share everything": (machine(1, 1024, caches=1024), "1024 cores in 1026 sockets, memory nodes and"),
     "a CPU that Linux does not have": (machine(1, 2, spread=8192), "CPU 8192 is beyond 8191"),
 }

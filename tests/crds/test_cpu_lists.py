@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from concerto.api.cpulist import HIGHEST, format_cpu_list
+from concerto.api.cpulist import HIGHEST, format_cpu_list, parse_cpu_list
 from concerto.api.nodecputopology import Core, CPUPools, CPUTopology, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.controllers.pinning.status import build_binding_status
@@ -17,8 +18,8 @@ from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.topology_publisher import build_topology_status
 from support.crd_schemas import CRDS, problems, structural_schema
 
-_CHARACTERS = 6
-"""A number takes five at most, and a comma: see tests/api/test_cpulist.py."""
+_CHARACTERS = 5
+"""A number takes four at most, and a comma: see tests/api/test_cpulist.py."""
 BOUND, ONLINE, NODES, LINUX_NODES = 1024, 4096, 256, 1024
 """CPUs of a binding (maxItems of cpuSet), of a topology (of cpus), its memory nodes (of numaNodes), and Linux' most."""
 
@@ -61,6 +62,41 @@ def test_each_list_is_known_here():
 @pytest.mark.parametrize("path", MOST)
 def test_the_longest_list_has_room(path):
     assert ROOM[path] >= _CHARACTERS * MOST[path]
+
+
+def numbers(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas below one that are of the number of a CPU."""
+    for name, member in schema.get("properties", {}).items():
+        if name == "cpuID":
+            yield member
+        elif name == "cpus" and member["type"] == "array":
+            yield member["items"]
+        yield from numbers(member)
+    for member in ("items", "additionalProperties"):
+        if isinstance(schema.get(member), dict):
+            yield from numbers(schema[member])
+
+
+@pytest.mark.parametrize(("kind", "count"), [("NodeCPUTopology", 4), ("PodCPUBinding", 1)])
+def test_a_kind_takes_the_numbers_of_cpus_that_the_operator_takes_and_no_others(kind, count):
+    """A topology with a CPU above the operator's limit was stored, and its node then had none that could be used."""
+    found = list(numbers(structural_schema(kind)))
+    assert [(each["minimum"], each["maximum"]) for each in found] == [(0, HIGHEST)] * count
+
+
+RESERVED = structural_schema("NodeCPUTopology")["properties"]["spec"]["properties"]["reservedCPUs"]
+
+
+@pytest.mark.parametrize("text", ["0", "0-1,8", "0-8191", "8189-8191", "7999,8000-8099,8100,8190", "0008"])
+def test_reserved_cpus_that_agents_can_read_are_taken(text):
+    assert re.search(RESERVED["pattern"], text)
+    assert parse_cpu_list(text)
+
+
+@pytest.mark.parametrize("text", ["8192", "0-8192", "8192-8193", "9999", "8200", "12000", "1,", "1-2-3"])
+def test_reserved_cpus_that_agents_can_not_read_are_refused(text):
+    assert not re.search(RESERVED["pattern"], text)
+    assert RESERVED["pattern"] in RESERVED["x-kubernetes-validations"][1]["rule"]
 
 
 def odd(count: int) -> list[int]:

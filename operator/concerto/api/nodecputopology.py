@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+from concerto.api.cpulist import HIGHEST, format_cpu_list, parse_cpu_list
 from concerto.api.podcpubinding import Level
 
 Raw = Mapping[str, Any]
 
-MAX_CPU = 8191
-"""Linux has at most 8192 CPUs (``NR_CPUS``)."""
 MAX_CORES_TIMES_GROUPS = 400_000
 """Cores, times sockets, memory nodes and shared caches. A machine of 32 sockets of 60 cores has less than 200,000, and
 one of 512 virtual CPUs, each of which is a socket, 263,000."""
@@ -182,8 +180,8 @@ def _check_size(raw: Raw) -> None:
     )
     if cores * groups > MAX_CORES_TIMES_GROUPS:
         raise ValueError(f"{cores} cores in {groups} sockets, memory nodes and caches are more than any machine has")
-    if highest > MAX_CPU:
-        raise ValueError(f"CPU {highest} is beyond {MAX_CPU}, the highest that Linux has")
+    if highest > HIGHEST:
+        raise ValueError(f"CPU {highest} is beyond {HIGHEST}, the highest that Linux has")
 
 
 @dataclass(frozen=True)
