@@ -74,6 +74,21 @@ def test_pod_level_requests_and_overhead():
     assert PodView.from_raw(RAW).shape.pod_level_requests is None
 
 
+def test_of_a_pod_with_requests_of_its_own_an_init_container_counts_for_the_other_resources():
+    """As kube-controller-manager adds them up: else memory utilisation is a multiple of what HPA v2 sees."""
+    spec = {
+        "resources": {"requests": {"cpu": "1"}},
+        "initContainers": [
+            {"name": "sidecar", "restartPolicy": "Always", "resources": {"requests": {"memory": "100M"}}},
+            {"name": "migrate", "resources": {"requests": {"memory": "900M"}}},
+        ],
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "100m", "memory": "200M"}}}],
+        "overhead": {"memory": "1M"},
+    }
+    found = PodView.from_raw(RAW | {"spec": spec}).shape.pod_level_requests
+    assert found == {"cpu": 1000, "memory": 1001 * 10**9}
+
+
 def test_a_pod_that_nobody_has_seen_yet_is_pending():
     view = PodView.from_raw(
         {

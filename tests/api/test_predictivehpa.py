@@ -50,6 +50,20 @@ def test_what_is_no_tolerance_is_refused_by_the_api_server(written):
     assert problems({"apiVersion": "concerto.dev/v1alpha1", "kind": "PredictiveHPA", **obj}) != []
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("Value", (None, 100_000)), ("AverageValue", (10_000, None))], ids=["in all", "per pod"]
+)
+def test_an_object_metric_with_both_targets_goes_by_its_type_as_in_autoscaling_v2(kind, expected):
+    """With type Value, autoscaling/v2 takes both, and 100 requests a second of 10 pods are at their target."""
+    target = {"type": kind, "value": "100", "averageValue": "10"}
+    described = {"kind": "Ingress", "name": "web", "apiVersion": "networking.k8s.io/v1"}
+    metric = {"describedObject": described, "metric": {"name": "requests"}, "target": target}
+    obj = phpa(metrics=[{"type": "Object", "object": metric}])
+    assert problems({"apiVersion": "concerto.dev/v1alpha1", "kind": "PredictiveHPA", **obj}) == []
+    (read,) = PredictiveHPA.from_raw(obj).metrics
+    assert (read.average_value, read.value) == expected
+
+
 @pytest.mark.parametrize("written", ["+5", ".5", "5.", "1E", "2e3", "100Mi", 5])
 def test_a_target_is_any_quantity_that_is_above_zero(written):
     target = {"type": "AverageValue", "averageValue": written}

@@ -71,27 +71,6 @@ class ContainerResources:
         return cls(name, _in_thousandths(resources.get("requests")), _in_thousandths(resources.get("limits")))
 
 
-def pod_level_requests(containers: Iterable[ContainerResources], pod: Raw, overhead: Raw) -> dict[str, int] | None:
-    """Pod-level requests over those of the containers, with overhead, in thousandths; None where the pod has none.
-
-    Args:
-        containers: the pod's containers.
-        pod: ``spec.resources``.
-        overhead: ``spec.overhead``.
-    """
-    own = _in_thousandths(pod.get("requests"))
-    if not own:
-        return None
-    total: dict[str, int] = {}
-    for container in containers:
-        for name, amount in container.requests.items():
-            total[name] = total.get(name, 0) + amount
-    total |= own
-    for name, amount in _in_thousandths(overhead).items():
-        total[name] = total.get(name, 0) + amount
-    return total
-
-
 def pod_level_limits(pod: Raw) -> dict[str, int]:
     """Limits of the pod as a whole, in thousandths, from ``spec.resources``; empty where the pod has none."""
     return _in_thousandths(pod.get("limits"))
@@ -123,6 +102,16 @@ class PodResources:
     def requests(self) -> dict[str, int]:
         """Requested amounts by resource."""
         return _counted(self._exact_requests())
+
+    def pod_level_requests(self) -> dict[str, int] | None:
+        """Requests of a pod that has some as a whole, of all resources, in thousandths; None where it has none.
+
+        Of a resource that it has none of as a whole, those of its containers count, as kube-scheduler adds them up: an
+        init container that needs more than these counts, too. Source: ``calculatePodLevelRequests`` of autoscaling/v2.
+        """
+        if not _pod_level(self.pod.get("requests")):
+            return None
+        return _in_thousandths({name: str(amount) for name, amount in self._exact_requests().items()})
 
     def nonzero_requests(self) -> dict[str, int]:
         """``requests`` with a default for every container without one (``NonMissingContainerRequests``)."""

@@ -32,7 +32,6 @@ from concerto.api.pod_requests import (
     PodResources,
     QoS,
     pod_level_limits,
-    pod_level_requests,
 )
 from concerto.api.pod_volumes import MAX_BYTES as MAX_VOLUME_BYTES
 from concerto.api.pod_volumes import are_left_out
@@ -241,6 +240,6 @@ def _decode(key: bytes) -> PodShape:
         unsupported=tuple(name for name, present in unsupported if present),
         node_features=frozenset(features),
         containers=own,
-        pod_level_requests=pod_level_requests(own, pod or {}, overhead or {}),
+        pod_level_requests=resources.pod_level_requests(),
         pod_level_limits=pod_level_limits(pod or {}),
     )

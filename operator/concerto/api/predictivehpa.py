@@ -106,6 +106,8 @@ class MetricSpec:
         metric = body.get("metric") or {}
         target = body["target"]
         average, value = target.get("averageValue"), target.get("value")
+        if raw["type"] == "Object":  # may have both; the other one counts for nothing, as in autoscaling/v2
+            average, value = (None, value) if target["type"] == "Value" else (average, None)
         described, activation = body.get("describedObject"), body.get("activationValue")
         return cls(
             type=raw["type"],
