@@ -11,11 +11,17 @@ from concerto_agent.cpusets import Claim, Grant, KubeletRule, Numbers, Refusal
 
 
 def resolve(
-    claims: Iterable[Claim], topology: CPUTopology, rule: KubeletRule
+    claims: Iterable[Claim], topology: CPUTopology, rule: KubeletRule, limits: Mapping[str, Numbers] | None = None
 ) -> tuple[dict[str, Grant], dict[BindingKey, Refusal]]:
     """Which claims go together, from the oldest to the youngest: the operator's rule, held once more where it counts.
 
     The operator grants nothing twice, but its statuses reach a node one after the other.
+
+    Args:
+        claims: of the node.
+        topology: of the node.
+        rule: kubelet's.
+        limits: CPUs of the cgroups above the pods', by pod UID; empty or None: not known, so all of the node.
 
     Returns:
         The grants by pod UID, and why the others have no grant.
@@ -26,10 +32,16 @@ def resolve(
     grants: dict[str, Grant] = {}
     refusals: dict[BindingKey, Refusal] = {}
     kubelets = rule.all_exclusive
-    shared = topology.cpus - kubelets
+    for_pods = frozenset[int]().union(*limits.values()) if limits else topology.cpus
+    shared = (topology.cpus & for_pods) - kubelets
     for claim in sorted(claims, key=lambda c: (c.created, *c.key)):
         kept = topology.closure(claim.cpus, claim.level)
         refusal = _refusal(claim, kept, grants, topology.cpus, kubelets, rule)
+        has = (limits or {}).get(claim.pod_uid, for_pods)
+        if refusal is None and not claim.cpus & has:
+            # On v2 the pod would get all that there is, with what is kept for others
+            text = f"Pods of this node have CPUs {format_cpu_list(has)} and none of CPUs {format_cpu_list(claim.cpus)}"
+            refusal = Refusal("CPUsNotForPods", f"{text}: the cgroup above the pod's is kept off these.")
         if refusal is None and kept and not shared - kept:
             refusal = Refusal("SharedPoolEmpty", "No CPU of the node would be left for pods without a binding.")
         if refusal is None:

@@ -128,8 +128,8 @@ class NodeCpusets:
         if (obstacle := find_obstacle(self._files, paths, pods)) is not None:
             self.grants, self.refusals = {}, dict.fromkeys(now, obstacle)
         else:
-            claimed = tuple(now.values())
-            self.grants, self.refusals = resolve(claimed, self._topology(), self._rule) if claimed else ({}, {})
+            claimed, limits = tuple(now.values()), {uid: pod.limit.effective_cpus for uid, pod in pods.items()}
+            self.grants, self.refusals = resolve(claimed, self._topology(), self._rule, limits) if claimed else ({}, {})
         pods = {uid: self._with_others(uid, pod) for uid, pod in pods.items()}
         same = {uid for uid, grant in self.grants.items() if before.get(uid) == grant}
         self.outcomes = {uid: outcome for uid, outcome in self.outcomes.items() if uid in same}

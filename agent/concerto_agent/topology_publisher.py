@@ -142,7 +142,8 @@ class TopologyPublisher:
     def _fingerprint(self) -> object:
         files = (self._settings.kubelet_state, self._settings.kubelet_config)
         reserved = (self._reserved_count(), self._reserved_by_name())
-        return self._cpus.cgroup_cpus(), reserved, fingerprint(self._where.sys, *files)
+        cpus = (self._cpus.cgroup_cpus(), self._cpus.pod_cpus())
+        return cpus, reserved, fingerprint(self._where.sys, *files)
 
     async def _look_and_write(self, obj: Object | None) -> Object:
         reading = read_topology(self._where.sys)
@@ -154,10 +155,11 @@ class TopologyPublisher:
             reserved, problem = reserved_cpus(reading.topology, kubelet, self._reserved_count())
             problems = (*kubelet.problems, problem) if problem else kubelet.problems
             kubelet = replace(kubelet, reserved=reserved, problems=problems)
-        status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._held())
+        pods = self._cpus.pod_cpus()
+        status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._held(), pods)
         status["cpusetWriter"] = self._cpuset_writer()
         written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)
-        log.info("topology published: %s", reading.topology.counts())
+        log.info("topology published: %s", status["counts"])
         return written
 
 
@@ -167,8 +169,9 @@ def build_topology_status(
     kubelet: KubeletCPUs,
     now: float,
     held: HeldCPUs | None = None,
+    pod_cpus: frozenset[int] | None = None,
 ) -> Object:
-    """The status of a NodeCPUTopology.
+    """The status of a NodeCPUTopology. CPUs that no pod can have are left out, as bindings of them can't be applied.
 
     Args:
         obj: the object as it is, for its spec, generation and conditions; empty if it is about to be made.
@@ -176,9 +179,13 @@ def build_topology_status(
         kubelet: what kubelet's files said.
         now: seconds since the epoch.
         held: what the bindings of the node hold; None: nothing.
+        pod_cpus: CPUs that the cgroup of all pods has; None: not known, so all.
     """
     held = held or HeldCPUs()
-    online = reading.topology.cpus
+    topology = reading.topology
+    if pod_cpus is not None and topology.cpus & pod_cpus:
+        topology = topology.only(pod_cpus | topology.offline)
+    online, without_pods = topology.cpus, reading.topology.cpus - topology.cpus
     generation = obj.get("metadata", {}).get("generation", 1)
     asked = obj.get("spec", {}).get("reservedCPUs")
     reserved = kubelet.reserved if asked is None else parse_cpu_list(asked)
@@ -186,13 +193,18 @@ def build_topology_status(
     return {
         "observedGeneration": generation,
         "observedAt": format_timestamp(now),
-        "counts": reading.topology.counts(),
+        "counts": topology.counts(),
         "pools": pools.to_raw(),
-        "topology": reading.topology.to_raw(),
+        "topology": topology.to_raw(),
         "conditions": merge_conditions(
             (obj.get("status") or {}).get("conditions") or (),
             [
-                *_conditions(reading.problems, kubelet.problems, () if asked is None else reserved - online),
+                *_conditions(
+                    reading.problems,
+                    kubelet.problems,
+                    () if asked is None else reserved - reading.topology.cpus,
+                    without_pods,
+                ),
                 _kubelet_conflict(held.kubelet_conflicts),
             ],
             now=format_timestamp(now),
@@ -213,8 +225,11 @@ def _kubelet_conflict(bindings: tuple[str, ...]) -> Condition:
     return Condition("KubeletConflict", "True", "StaticPolicy", text)
 
 
-def _conditions(hidden: Iterable[str], kubelet: Iterable[str], offline: Iterable[int]) -> list[Condition]:
+def _conditions(
+    hidden: Iterable[str], kubelet: Iterable[str], offline: Iterable[int], without_pods: Iterable[int]
+) -> list[Condition]:
     problems, unknown, absent = " ".join(hidden), " ".join(kubelet), format_cpu_list(offline)
+    left_out = format_cpu_list(without_pods)
     if problems:
         ready = Condition("Ready", "False", "Incomplete", problems)
     elif unknown:
@@ -222,6 +237,9 @@ def _conditions(hidden: Iterable[str], kubelet: Iterable[str], offline: Iterable
     elif absent:
         text = f"spec.reservedCPUs names CPUs that are not online: {absent}. The others are reserved."
         ready = Condition("Ready", "True", "ReservedOffline", text)
+    elif left_out:
+        text = f"CPUs {left_out} are left out: kubelet's cgroup kubepods is kept off them, so no pod can have them."
+        ready = Condition("Ready", "True", "CPUsNotForPods", text)
     else:
         ready = Condition("Ready", "True", "Read", "All CPUs are known, and which of them kubelet keeps.")
     return with_progress(ready)

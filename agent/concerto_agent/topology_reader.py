@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concerto.api.nodecputopology import CPUTopology
 from concerto.linux.cpu_topology import fingerprint, read_topology
-from concerto_agent.cgroups import Cgroup, Hierarchies
+from concerto_agent.cgroups import Cgroup, Hierarchies, kubepods_below
 from concerto_agent.node_files import NodeFiles
 
 
@@ -25,6 +25,17 @@ class TopologyReader:
         if self._cgroup is None:
             self._cgroup = Cgroup(Hierarchies.detect(self._where.sys), self._where.cgroup)
         return self._cgroup.effective_cpus()
+
+    def pod_cpus(self) -> frozenset[int] | None:
+        """CPUs that kubelet's pods can have; None where their cgroup, or the hierarchy with cpusets, is not found.
+
+        ``AllowedCPUs`` of systemd, and a cpuset partition of other programs, take the others away from all pods.
+        """
+        hierarchies = Hierarchies.detect(self._where.sys)
+        if hierarchies.cpuset is None:
+            return None
+        path = next(iter(kubepods_below(hierarchies.cpuset, self._where.cgroup.strip("/"))), None)
+        return None if path is None else Cgroup(hierarchies, path).effective_cpus()
 
     def read(self) -> CPUTopology:
         """The CPUs as they are now.

@@ -66,6 +66,38 @@ def test_a_bound_pod_has_its_cpus_and_the_others_have_the_rest(tmp_path, version
     assert {cpus for uid in "abc" for cpus in sets(model, uid)} == {FOUR.cpus}
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_pod_bound_to_cpus_that_no_pod_can_have_does_not_run_on_what_is_kept_for_another(tmp_path, version):
+    """v2 gives it all that the cgroup above has, as where systemd's AllowedCPUs or a partition has taken CPUs away."""
+    model = node(tmp_path, version, pods="abc")
+    for path in ("kubepods/burstable", "kubepods/besteffort", "kubepods"):
+        if version == 1:
+            for uid in model.pods:
+                for below in reversed(model.below(uid)):
+                    model.cgroups.write(model.cgroups.root / below / "cpuset.cpus", "0,2")
+        model.cgroups.write(model.cgroups.root / path / "cpuset.cpus", "0,2")
+    cpusets = agent(model)
+    claims = [claim("a", 1), claim("b", 2)]
+    cpusets.enforce(claims)
+    assert cpusets.refusals[("ns", "b-a")].reason == "CPUsNotForPods"
+    assert [sets(model, uid) for uid in "abc"] == [{frozenset({0})}, {frozenset({2})}, {frozenset({0})}]
+    del model.cgroups.writes[:]
+    cpusets.enforce(claims)
+    assert model.cgroups.writes == [], "or the sets of pods change at each look"
+    for path in ("kubepods", "kubepods/burstable", "kubepods/besteffort"):
+        model.cgroups.write(model.cgroups.root / path / "cpuset.cpus", "0-3")
+    cpusets.enforce(claims)
+    assert [sets(model, uid) for uid in "abc"] == [{frozenset({1})}, {frozenset({2})}, {frozenset({0, 3})}]
+
+
+def test_others_have_a_cpu_left_of_those_that_pods_can_have(tmp_path):
+    model = node(tmp_path, 2)
+    model.cgroups.write(model.cgroups.root / "kubepods/cpuset.cpus", "0,2")
+    cpusets = agent(model)
+    cpusets.enforce([claim("a", 0, 2)])
+    assert cpusets.refusals[("ns", "b-a")].reason == "SharedPoolEmpty"
+
+
 def test_others_leave_before_the_owner_enters(tmp_path):
     model = node(tmp_path)
     agent(model).enforce([claim("a", 1)])

@@ -8,7 +8,9 @@ from concerto.api.nodecputopology import CPUTopology, NodeCPUTopology
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, fingerprint, read_kubelet, read_topology
 from concerto_agent.held_cpus import HeldCPUs
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.topology_publisher import build_topology_status
+from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.writer import build_object
 from support.crd_schemas import problems
 from support.node_trees import write
@@ -165,6 +167,49 @@ def test_reserved_cpus_are_the_specs_before_kubelets(tmp_path):
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert (ready["status"], ready["reason"]) == ("True", "ReservedOffline")
     assert "99" in ready["message"]
+
+
+def test_cpus_that_no_pod_can_have_are_left_out(tmp_path):
+    """As where systemd's AllowedCPUs of kubepods.slice, or a cpuset partition of other programs, has taken them."""
+    reading = read_topology(trees.build(tmp_path, trees.OFFLINE))
+    assert (reading.topology.cpus, reading.topology.offline) == ({0, 1, 2, 3, 4, 6}, {5, 7})
+    kubelet = KubeletCPUs(reserved=frozenset({0, 1}))
+    obj = {"metadata": {"generation": 1}, "spec": {"nodeName": "n", "reservedCPUs": "0-1"}}
+    status = build_topology_status(obj, reading, kubelet, 1e9, None, frozenset({1, 2, 3, 6}))
+    made = build_object(NODE_CPU_TOPOLOGIES, {"metadata": {"name": "n", "uid": "u"}}) | {"status": status}
+    assert problems(made) == []
+    read = NodeCPUTopology.from_raw(made)
+    assert read.topology is not None
+    assert (read.topology.cpus, read.topology.offline) == ({1, 2, 3, 6}, {5, 7})
+    assert (read.pools.shared, read.pools.reserved) == ({1, 2, 3, 6}, {1})
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "CPUsNotForPods")
+    assert "CPUs 0,4 are left out" in ready["message"]
+    status = build_topology_status(obj, reading, kubelet, 1e9, None, frozenset(range(8)))
+    assert next(c for c in status["conditions"] if c["type"] == "Ready")["reason"] == "Read"
+
+
+# files of the hierarchy, CPUs that pods can have
+POD_CPUS = {
+    "v2, and no cpuset of its own": ({"kubepods.slice/cpu.stat": "", "cpuset.cpus.effective": "0-7"}, set(range(8))),
+    "v2, and a part": ({"kubepods.slice/cpuset.cpus.effective": "2-7", "cpuset.cpus.effective": "0-7"}, {2, 3, 4, 5, 6, 7}),
+    "no pods yet": ({"cpuset.cpus.effective": "0-7"}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "expected"), POD_CPUS.values(), ids=POD_CPUS)
+def test_the_cpus_that_pods_can_have_are_those_of_kubelets_cgroup(tmp_path, files, expected):
+    trees.build(tmp_path, trees.LAPTOP)
+    for name, text in {"cgroup.controllers": "cpuset cpu", **files}.items():
+        write(tmp_path / "fs/cgroup" / name, text)
+    assert TopologyReader(NodeFiles(sys=tmp_path)).pod_cpus() == expected
+
+
+def test_the_cpus_that_pods_can_have_are_read_from_v1_too(tmp_path):
+    trees.build(tmp_path, trees.LAPTOP)
+    assert TopologyReader(NodeFiles(sys=tmp_path)).pod_cpus() is None
+    write(tmp_path / "fs/cgroup/cpuset/kubepods/cpuset.cpus", "1-3")
+    assert TopologyReader(NodeFiles(sys=tmp_path)).pod_cpus() == {1, 2, 3}
 
 
 def test_a_cpu_that_goes_offline_changes_the_fingerprint(tmp_path):
