@@ -125,6 +125,32 @@ def test_a_target_that_may_have_no_replicas_needs_no_answer_of_the_metrics():
     )
 
 
+FALLBACK = {
+    "no metric can be read": ([BROKEN, BROKEN], 5, 8),
+    "one can be read, and asks for less": ([BROKEN, Proposal(4, "queue")], 5, 5),
+    "one can be read, and asks for as much": ([BROKEN, Proposal(5, "queue")], 5, 5),
+    "one can be read, and asks for more": ([BROKEN, Proposal(6, "queue")], 5, 6),
+}
+
+
+@pytest.mark.parametrize(("outcomes", "current", "want"), FALLBACK.values(), ids=FALLBACK)
+def test_the_fallback_is_for_times_in_which_no_metric_can_be_read(outcomes, current, want):
+    """A load that fell, by the one metric that could be read, had raised the target to the fallback."""
+    got = decide(
+        Bounds(100), OLD, current=current, metrics=combine(outcomes, current), floor=None, now=NOW, fallback=8
+    )
+    assert got.replicas == want
+
+
+def test_the_first_reading_after_an_outage_does_not_take_the_fallback_back_at_once():
+    bounds = Bounds(100)
+    got = decide(bounds, OLD, current=5, metrics=combine([BROKEN], 5), floor=None, now=NOW, fallback=8)
+    assert (got.replicas, got.cause) == (8, "Fallback")
+    for later, want in ((15, 8), (299, 8), (316, 2)):
+        after = decide(bounds, got.memory, current=8, metrics=answer(2), floor=None, now=NOW + later)
+        assert after.replicas == want
+
+
 def test_without_an_answer_of_the_metrics_a_forecast_decides_nothing():
     got = decide(Bounds(100), OLD, current=5, metrics=combine([BROKEN], 5), floor=Floor(9, "Holt"), now=NOW)
     assert (got.replicas, got.rescale, got.memory) == (5, False, OLD)

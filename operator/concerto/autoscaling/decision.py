@@ -48,12 +48,14 @@ class Combined:
         metric: which one that was.
         active: condition ScalingActive.
         error: what was wrong, also where the valid metrics still decided.
+        some_known: whether one metric at least has an answer: it may ask for too little for the others to be left out.
     """
 
     replicas: int | None
     metric: str
     active: Condition
     error: str | None = None
+    some_known: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,11 @@ def combine(outcomes: Sequence[Proposal | Failure], current: int) -> Combined:
     if best is None or (failures and best.replicas < current):
         first = failures[0] if failures else Failure("InvalidMetricSourceType", "no metrics are given")
         message = f"the HPA was unable to compute the replica count: {first.message}"
-        return Combined(None, "", Condition("ScalingActive", "False", first.reason, message), error or first.message)
+        active = Condition("ScalingActive", "False", first.reason, message)
+        return Combined(None, "", active, error or first.message, some_known=best is not None)
     message = f"the HPA was able to successfully calculate a replica count from {best.metric}"
-    return Combined(best.replicas, best.metric, Condition("ScalingActive", "True", "ValidMetricFound", message), error)
+    active = Condition("ScalingActive", "True", "ValidMetricFound", message)
+    return Combined(best.replicas, best.metric, active, error, some_known=True)
 
 
 def needs_metrics(bounds: Bounds, current: int) -> bool:
@@ -130,7 +134,7 @@ def decide(
         metrics: their combined answer; None exactly where `needs_metrics` is false.
         floor: the forecast's answer, if it has one that counts.
         now: seconds.
-        fallback: replicas to have at least where the metrics have no answer; None: the present ones stay.
+        fallback: replicas to have at least where no metric has an answer; None: the present ones stay.
     """
     memory = memory.until(now).seeded(now, current)
     if bounds.is_disabled(current):
@@ -147,7 +151,7 @@ def decide(
     if current < bounds.min_replicas:
         reason = f"Current number of replicas below {bounds.min_source}"
         return Decision(bounds.min_replicas, True, reason, (GOT_SCALE,), memory)
-    if metrics is not None and metrics.replicas is None and fallback is not None:
+    if metrics is not None and not metrics.some_known and fallback is not None:
         return _fallback(bounds, memory, current, metrics, fallback, now)
     if metrics is None or metrics.replicas is None:
         active = (metrics.active,) if metrics else ()
@@ -190,6 +194,8 @@ def _fallback(bounds: Bounds, memory: Memory, current: int, metrics: Combined, f
     """While the metrics have no answer, replicas rise to the fallback, within rates and bounds, and never fall."""
     limited = normalise(bounds, memory, current=current, desired=max(current, fallback), now=now)
     replicas = max(limited.replicas, current)
+    if current <= fallback:  # else the first reading after an outage would take back at once what was raised
+        memory = memory.recommended(now, replicas, longest_window(bounds))
     return Decision(
         replicas,
         replicas != current,

@@ -62,7 +62,7 @@ class TrackedObject:
         version: the object's resourceVersion as last written or seen.
         written_at: when the status was last written, seconds.
         digest: of what its history is relative to; empty until its spec could be read, and so its status.
-        failing_since: since when its metrics have no answer, seconds; None while they have one.
+        failing_since: since when none of its metrics has an answer, seconds; None while one has.
         warnings: by reason, the recent notes and when each was first recorded.
         earlier: load from before the object, which was fetched and is not in its state yet.
         history_condition: condition HistoryLoaded; None: no attempt has ended, or the object wants none.
@@ -169,8 +169,8 @@ class TrackedObject:
         self.spec, self.state, self.digest = spec, state, digest
 
     def note_answer(self, combined: Combined | None, now: float) -> None:
-        """Note whether the metrics have an answer, also while nothing is decided by them; None: they were not asked."""
-        if combined is None or combined.replicas is not None:
+        """Note whether a metric has an answer, also while nothing is decided by it; None: they were not asked."""
+        if combined is None or combined.some_known:
             self.failing_since = None
         elif self.failing_since is None or self.failing_since > now:
             self.failing_since = now
