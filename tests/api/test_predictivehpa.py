@@ -64,6 +64,44 @@ def test_an_object_metric_with_both_targets_goes_by_its_type_as_in_autoscaling_v
     assert (read.average_value, read.value) == expected
 
 
+SELECTORS = {
+    "labels and expressions": (
+        {
+            "matchLabels": {"queue": "a", "example.com/team": ""},
+            "matchExpressions": [
+                {"key": "zone", "operator": "NotIn", "values": ["x", "y.z_1"]},
+                {"key": "old", "operator": "DoesNotExist"},
+            ],
+        },
+        "",
+    ),
+    "nothing": (None, ""),
+    "In nothing": ({"matchExpressions": [{"key": "queue", "operator": "In"}]}, "operator In of label 'queue' needs values"),
+    "Exists with a value": (
+        {"matchExpressions": [{"key": "queue", "operator": "Exists", "values": ["a"]}]},
+        "operator Exists of label 'queue' takes no values",
+    ),
+    "a value that is two requirements": ({"matchLabels": {"queue": "a,zone=b"}}, "'a,zone=b' is not a value of a label"),
+    "a key that is two requirements": ({"matchLabels": {"queue,zone": "a"}}, "'queue,zone' is not a label's name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("selector", "error"), SELECTORS.values(), ids=SELECTORS)
+@pytest.mark.parametrize("is_input", [False, True])
+def test_a_selector_that_autoscaling_v2_refuses_is_an_error_of_its_metric(selector, error, is_input):
+    """`queue in ()` selects the series with an empty label, and `a=b,c=d` what neither of the two would."""
+    metric = {"name": "jobs"} | ({} if selector is None else {"selector": selector})
+    target = {"type": "Value", "value": "1"}
+    raw = {"type": "External", "external": {"metric": metric, "target": target}}
+    if is_input:
+        inputs = [{"name": "jobs", "external": {"metric": metric}}]
+        raw = {"type": "Formula", "formula": {"name": "f", "expression": "jobs", "inputs": inputs, "target": target}}
+    read = MetricSpec.from_raw(raw)
+    found = dict(read.inputs)["jobs"] if is_input else read
+    assert error in found.selector_error
+    assert bool(found.selector_error) == bool(error)
+
+
 @pytest.mark.parametrize("written", ["+5", ".5", "5.", "1E", "2e3", "100Mi", 5])
 def test_a_target_is_any_quantity_that_is_above_zero(written):
     target = {"type": "AverageValue", "averageValue": written}

@@ -26,6 +26,8 @@ _MEMBER: dict[str, str] = {
     "Formula": "formula",
 }
 
+_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
+_LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]")
 _NOT_IN_STATUS = ("target", "activationValue", "query", "expression", "inputs")
 """Members of a metric that ``status.currentMetrics`` does not repeat."""
 
@@ -78,6 +80,7 @@ class MetricSpec:
         query: for Prometheus: PromQL.
         expression: for Formula: of the inputs' names.
         inputs: for Formula: by name, metrics of type Prometheus or External without a target.
+        selector_error: why ``selector`` is not valid; empty if it is.
         identity: the part of the spec that the status repeats.
     """
 
@@ -93,6 +96,7 @@ class MetricSpec:
     query: str = ""
     expression: str = ""
     inputs: tuple[tuple[str, MetricSpec], ...] = ()
+    selector_error: str = ""
     identity: Raw | None = None
 
     @classmethod
@@ -122,6 +126,7 @@ class MetricSpec:
             query=body.get("query", ""),
             expression=body.get("expression", ""),
             inputs=tuple((each["name"], _input(each)) for each in body.get("inputs") or ()),
+            selector_error=selector_error(metric.get("selector")),
             identity={k: v for k, v in body.items() if k not in _NOT_IN_STATUS},
         )
 
@@ -154,7 +159,13 @@ def _input(raw: Raw) -> MetricSpec:
     if "prometheus" in raw:
         return MetricSpec("Prometheus", raw["name"], query=raw["prometheus"]["query"])
     metric = raw["external"]["metric"]
-    return MetricSpec("External", _segment(metric["name"]), selector=format_selector(metric.get("selector")))
+    selector = metric.get("selector")
+    return MetricSpec(
+        "External",
+        _segment(metric["name"]),
+        selector=format_selector(selector),
+        selector_error=selector_error(selector),
+    )
 
 
 @dataclass(frozen=True)
@@ -359,6 +370,27 @@ def format_selector(raw: Raw | None) -> str:
             case "DoesNotExist":
                 parts.append(f"!{key}")
     return ",".join(parts)
+
+
+def selector_error(raw: Raw | None) -> str:
+    """Why a ``metav1.LabelSelector`` is not valid, as its text would then select something else; empty if it is.
+
+    Source: ``LabelSelectorAsSelector`` of k8s.io/apimachinery, whose rules are those of labels.
+    """
+    labels = [(key, [value]) for key, value in ((raw or {}).get("matchLabels") or {}).items()]
+    for each in (raw or {}).get("matchExpressions") or ():
+        key, values, operator = each["key"], each.get("values") or [], each["operator"]
+        if (operator in ("In", "NotIn")) != bool(values):
+            wrong = "needs values" if operator in ("In", "NotIn") else "takes no values"
+            return f"the metric's selector: operator {operator} of label {key[:63]!r} {wrong}"
+        labels.append((key, values))
+    for key, values in labels:
+        if not _LABEL_KEY.fullmatch(key):
+            return f"the metric's selector: {key[:63]!r} is not a label's name: write it like app or example.com/team"
+        for value in values:
+            if not _LABEL_VALUE.fullmatch(value):
+                return f"the metric's selector: {value[:63]!r} is not a value of a label: write it like web"
+    return ""
 
 
 def _segment(name: str) -> str:

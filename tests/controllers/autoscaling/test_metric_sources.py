@@ -230,6 +230,19 @@ async def test_a_formula_takes_values_below_a_thousandth_as_they_are(fields, ans
     assert (outcome.replicas, outcome.demand) == (4, 4.0)
 
 
+async def test_a_metric_whose_selector_is_not_valid_is_not_asked_for():
+    wrong = MetricSpec("External", "queue", value=1_000, selector_error="the metric's selector: no")
+    inputs = (("queue", wrong),)
+    metrics = [wrong, MetricSpec("Formula", "load", value=1_000, expression="queue", inputs=inputs)]
+    async with faulty([says(200, items(value="15"))]) as server:
+        scale = Scale(2, 2, "app=web", REPLICA_SETS, {})
+        request = MetricRequest("n", scale, [], Tolerances(0.0, 0.0), ControllerSettings(), NOW)
+        outcomes = (await reader(server).measure(metrics, request)).outcomes
+        assert [outcome.reason for outcome in outcomes] == ["FailedGetExternalMetric", "FailedGetFormulaMetric"]
+        assert all("the metric's selector: no" in outcome.message for outcome in outcomes)
+        assert server.seen == []
+
+
 async def test_a_formula_with_an_input_that_is_not_known_is_not_known():
     found = await formula(says(200, items(value="15")), says(200, {"items": []}))
     assert found.reason == "FailedGetFormulaMetric"

@@ -146,6 +146,8 @@ class Measurements:
         self, metric: MetricSpec, request: MetricRequest, readings: Readings | MetricError | None
     ) -> Proposal | Failure:
         try:
+            if metric.selector_error:
+                raise MetricError(metric.selector_error)
             match metric.type:
                 case "Resource" | "ContainerResource":
                     return self._resource(metric, request, readings)
@@ -221,6 +223,8 @@ class Measurements:
 
     async def _input(self, metric: MetricSpec, request: MetricRequest) -> float:
         """As it is: a formula may multiply a thousandth by a million."""
+        if metric.selector_error:
+            raise MetricError(metric.selector_error)
         if metric.type == "Prometheus":
             async with self._prometheus_turns.turn(request.namespace):
                 return await self._prometheus.number(request.namespace, metric.query)
