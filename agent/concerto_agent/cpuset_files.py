@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,10 @@ class CpusetFiles:
             self._with_unread.add(path)
             log.warning("of the cgroups below %s %s are not read", path, unread)
         return PodCgroups(path, limit, found, unread=unread)
+
+    def forget_all_but(self, paths: Collection[str]) -> None:
+        """Take note that there are no pods but those whose cgroups these are."""
+        self._with_unread.intersection_update(paths)
 
     def lacks_cpuset(self, path: str) -> bool:
         """Whether the cgroup has processes and no cpuset (v2: the controller is not enabled above it).

@@ -159,6 +159,9 @@ class NodeCpusets:
         self.outcomes = {uid: self._outcome(uid, bound.get(uid), errors.get(uid, "")) for uid in self.grants}
         self._claims = now
         there = self._pods() or {}
+        self._files.forget_all_but(there.values())
+        if self._quotas is not None:
+            self._quotas.forget_all_but(there)
         settled = {uid: frozenset(pod.cpusets) for uid, pod in pods.items() if uid not in errors}
         self._settled = {uid: paths for uid, paths in (settled | self._settled).items() if uid in there}
         for uid in errors.keys() - self.grants.keys():

@@ -186,6 +186,10 @@ class PodQuotas:
         self._kubelet_sets = kubelet_sets
         self._lifted: set[str] = set()
 
+    def forget_all_but(self, uids: Collection[str]) -> None:
+        """Take note that there are no pods but these: for others nothing has to be put back."""
+        self._lifted.intersection_update(uids)
+
     def enforce(self, pods: Mapping[str, tuple[str, list[str]]], unlimited: Collection[str]) -> dict[str, str]:
         """Look at pods.
 

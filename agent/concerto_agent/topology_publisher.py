@@ -15,7 +15,14 @@ from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
-from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
+from concerto.linux.cpu_topology import (
+    KubeletCPUs,
+    TopologyReading,
+    fingerprint,
+    memory_size,
+    read_kubelet,
+    read_topology,
+)
 from concerto.linux.reserved_cpus import reserved_cpus
 from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.node_files import NodeFiles
@@ -143,7 +150,7 @@ class TopologyPublisher:
         files = (self._settings.kubelet_state, self._settings.kubelet_config)
         reserved = (self._reserved_count(), self._reserved_by_name())
         cpus = (self._cpus.cgroup_cpus(), self._cpus.pod_cpus())
-        return cpus, reserved, fingerprint(self._where.sys, *files)
+        return cpus, reserved, memory_size(self._where.proc), fingerprint(self._where.sys, *files)
 
     async def _look_and_write(self, obj: Object | None) -> Object:
         reading = read_topology(self._where.sys)

@@ -256,3 +256,13 @@ def test_no_quota_is_lifted_while_the_pod_can_run_where_others_do(tmp_path):
     assert not lifted_with("other"), "another is on the CPU"
     assert not lifted_with("u"), "the pod is on others"
     assert lifted_with()
+
+
+def test_pods_that_are_gone_take_no_memory(tmp_path):
+    """One with an unlimited binding may come every minute, for months."""
+    quotas = PodQuotas(QuotaFiles(tmp_path, 2), dict, lambda: True)
+    for number in range(3):
+        quotas.enforce({f"u{number}": ("nowhere", [])}, {f"u{number}"})
+    assert len(quotas._lifted) == 3
+    quotas.forget_all_but({"u1": "nowhere"})
+    assert quotas._lifted == {"u1"}

@@ -9,7 +9,7 @@ from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, fingerprint, read_kubelet, read_topology
 from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.node_files import NodeFiles
-from concerto_agent.topology_publisher import build_topology_status
+from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings, build_topology_status
 from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.writer import build_object
 from support.crd_schemas import problems
@@ -210,6 +210,23 @@ def test_the_cpus_that_pods_can_have_are_read_from_v1_too(tmp_path):
     assert TopologyReader(NodeFiles(sys=tmp_path)).pod_cpus() is None
     write(tmp_path / "fs/cgroup/cpuset/kubepods/cpuset.cpus", "1-3")
     assert TopologyReader(NodeFiles(sys=tmp_path)).pod_cpus() == {1, 2, 3}
+
+
+def test_memory_that_is_plugged_in_is_seen(tmp_path):
+    """A memory node's new size is published then: pods that fit it now were refused until the agent was restarted."""
+    trees.build(tmp_path / "sys", trees.LAPTOP)
+    proc = tmp_path / "proc"
+    write(proc / "meminfo", "MemTotal: 1000 kB\nMemFree: 10 kB\n")
+    where = NodeFiles(sys=tmp_path / "sys", proc=proc)
+    settings = TopologySettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml")
+    publisher = TopologyPublisher(
+        None, "n", None, where, settings, lambda: 1e9, HeldCPUs, lambda: "Files", lambda: None  # type: ignore[arg-type]
+    )  # fmt: skip
+    before = publisher._fingerprint()
+    write(proc / "meminfo", "MemTotal: 1000 kB\nMemFree: 20 kB\n")
+    assert publisher._fingerprint() == before
+    write(proc / "meminfo", "MemTotal: 2000 kB\nMemFree: 20 kB\n")
+    assert publisher._fingerprint() != before
 
 
 def test_a_cpu_that_goes_offline_changes_the_fingerprint(tmp_path):

@@ -221,6 +221,15 @@ def fingerprint(sys: Path, *files: Path) -> tuple[bytes | None, ...]:
     return nodes, *map(_bytes, (cpu / "online", cpu / "present", *_hugepage_files(sys, nodes), *files))
 
 
+def memory_size(proc: Path) -> str | None:
+    """Size of all memory, as the kernel writes it, whose /proc is at ``proc``; None where it can't be read.
+
+    A virtual machine's can change while it runs (virtio-mem, DIMMs that are plugged in), and with it a memory node's.
+    """
+    lines = (_text(proc / "meminfo") or "").splitlines()
+    return next((line for line in lines if line.startswith("MemTotal:")), None)
+
+
 @lru_cache(maxsize=4)
 def _hugepage_files(sys: Path, nodes: bytes | None) -> tuple[Path, ...]:
     """A memory node has the same sizes of pages for as long as it is there."""
