@@ -76,14 +76,20 @@ SELECTORS = {
         "",
     ),
     "nothing": (None, ""),
-    "In nothing": ({"matchExpressions": [{"key": "queue", "operator": "In"}]}, "operator In of label 'queue' needs values"),
+    "In nothing": (
+        {"matchExpressions": [{"key": "queue", "operator": "In"}]},
+        "operator In of label 'queue' needs values",
+    ),
     "Exists with a value": (
         {"matchExpressions": [{"key": "queue", "operator": "Exists", "values": ["a"]}]},
         "operator Exists of label 'queue' takes no values",
     ),
-    "a value that is two requirements": ({"matchLabels": {"queue": "a,zone=b"}}, "'a,zone=b' is not a value of a label"),
+    "a value that is two requirements": (
+        {"matchLabels": {"queue": "a,zone=b"}},
+        "'a,zone=b' is not a value of a label",
+    ),
     "a key that is two requirements": ({"matchLabels": {"queue,zone": "a"}}, "'queue,zone' is not a label's name"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("selector", "error"), SELECTORS.values(), ids=SELECTORS)

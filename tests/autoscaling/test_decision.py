@@ -136,9 +136,7 @@ FALLBACK = {
 @pytest.mark.parametrize(("outcomes", "current", "want"), FALLBACK.values(), ids=FALLBACK)
 def test_the_fallback_is_for_times_in_which_no_metric_can_be_read(outcomes, current, want):
     """A load that fell, by the one metric that could be read, had raised the target to the fallback."""
-    got = decide(
-        Bounds(100), OLD, current=current, metrics=combine(outcomes, current), floor=None, now=NOW, fallback=8
-    )
+    got = decide(Bounds(100), OLD, current=current, metrics=combine(outcomes, current), floor=None, now=NOW, fallback=8)
     assert got.replicas == want
 
 

@@ -11,7 +11,9 @@ from support.crd_schemas import problems
 from support.topologies import machine
 
 SHAPES = {
-    "each CPU a socket, as OpenStack has it by default": machine(512, 1, 1),
+    "each CPU a socket, as OpenStack has it by default": CPUTopology(
+        machine(512, 1, 1).cores, {0: frozenset(range(512))}
+    ),
     "each CPU a thread of one core": machine(1, 1, 4096),
     "each CPU a core of one socket": machine(1, 4096, 1),
     "cores of many speeds": CPUTopology(

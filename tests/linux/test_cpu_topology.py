@@ -191,10 +191,13 @@ def test_cpus_that_no_pod_can_have_are_left_out(tmp_path):
 
 # files of the hierarchy, CPUs that pods can have
 POD_CPUS = {
-    "v2, and no cpuset of its own": ({"kubepods.slice/cpu.stat": "", "cpuset.cpus.effective": "0-7"}, set(range(8))),
-    "v2, and a part": ({"kubepods.slice/cpuset.cpus.effective": "2-7", "cpuset.cpus.effective": "0-7"}, {2, 3, 4, 5, 6, 7}),
+    "v2, and none of its own": ({"kubepods.slice/cpu.stat": "", "cpuset.cpus.effective": "0-7"}, set(range(8))),
+    "v2, and a part": (
+        {"kubepods.slice/cpuset.cpus.effective": "2-7", "cpuset.cpus.effective": "0-7"},
+        set(range(2, 8)),
+    ),
     "no pods yet": ({"cpuset.cpus.effective": "0-7"}, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("files", "expected"), POD_CPUS.values(), ids=POD_CPUS)
