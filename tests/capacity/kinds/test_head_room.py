@@ -155,6 +155,7 @@ def test_pods_that_run_without_end_compute_as_those_with_their_images_that_have_
 
 def test_starts_and_ends_make_pods_dearer_and_not_less_steady():
     plain, with_start = (estimate({KIND.key: ended(3.0, 10.0, 1.0, started)}, KIND) for started in (0.0, 2.0))
+    assert (plain.work, plain.started, with_start.work, with_start.started) == (3.0, 0.0, 3.0, 2.0)
     assert with_start.share == pytest.approx(0.5)
     assert with_start.variance == plain.variance == pytest.approx(0.3 * 0.7)
 

@@ -494,6 +494,19 @@ def test_work_is_given_no_faster_than_the_node_can_do_it(own, kept, services, po
     assert len(given_at) == pytest.approx(pods, abs=3)
 
 
+def test_what_a_node_does_to_start_and_end_pods_takes_its_time_as_their_own_work_does():
+    """If it did not count, more pods would be given than the node can start and do, up to what it is filled to."""
+    at = []
+    for work, started in ((4.0, 0.0), (3.0, 1.0), (3.0, 0.0)):
+        nodes, pod = loads(nodes=1), Cost(0.2, work, 20.0, 0.0, 10.0, "Ended", None, started)
+        for _ in range(5):
+            nodes.add_pod(0, pod)
+            nodes.give_work(0, pod, 0.0)
+        at.append(nodes.seconds_until_paced(pod, ALL, 0.0))
+    # 4 cores do 12 core-seconds in 15 % of a life of 20 s: those are free
+    assert at == [2.0, 2.0, 0.75]
+
+
 @pytest.mark.parametrize(
     ("share", "work", "life", "pods"), [(0.15, 0.25, 2.0, 21), (0.15, 1.0, 20.0, 13), (0.1, 1.0, 20.0, 25)]
 )

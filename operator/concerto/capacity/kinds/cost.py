@@ -47,6 +47,7 @@ class Cost:
         pods: pods that this is known from.
         basis: whether pods like it have ended, are running, or nothing is known.
         variance: of the cores that the pod itself uses while it holds its place, cores squared; None where unknown.
+        started: CPU time that its start and end cost its node beside ``work``, core-seconds; 0 where unknown.
     """
 
     share: float
@@ -56,6 +57,7 @@ class Cost:
     pods: float
     basis: Basis
     variance: float | None = None
+    started: float = 0.0
 
     @property
     def known(self) -> bool:
@@ -152,7 +154,7 @@ def _peak(sums: KindSums) -> float:
 
 
 def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
-    share = own_share = work = held = memory = deviation = peak = 0.0
+    share = own_share = work = started = held = memory = deviation = peak = 0.0
     pods = 0.0
     for sums, weight in reversed(groups):  # from the widest group to the kind itself
         mean_work, mean_held, mean_memory = sums.work / sums.ended, sums.held / sums.ended, sums.memory / sums.ended
@@ -161,6 +163,7 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
         share += part * ((sums.work + sums.started) / sums.held - share)
         own_share += part * (sums.work / sums.held - own_share)
         work += part * (mean_work - work)
+        started += part * (sums.started / sums.ended - started)
         if its_own := _peak(sums):
             peak += (part if peak else 1.0) * (its_own - peak)
         held += part * (mean_held - held)
@@ -173,7 +176,7 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
     memory = min(memory + _MEMORY_DEVIATIONS * deviation, max(own.max_memory, memory))
     # One that uses p cores for a part of the time, and none for the rest
     variance = own_share * max(0.0, peak - own_share) if peak else None
-    cost = Cost(share, work, held, memory, pods, "Ended", variance)
+    cost = Cost(share, work, held, memory, pods, "Ended", variance, started)
     return replace(cost, work=None, held=None) if kind.endless else cost
 
 

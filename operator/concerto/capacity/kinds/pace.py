@@ -123,8 +123,8 @@ def _max_tokens(cost: Cost, rate: float, settings: KindSettings) -> Floats:
 
 
 def _paced_work(cost: Cost, rate: float, settings: KindSettings) -> float:
-    """Core-seconds of the pod's work that the node is to do before it is given more."""
+    """Core-seconds of the pod's work, its start and end included, that the node is to do before it is given more."""
     longest = settings.max_paced_seconds
-    work = cost.work or 0.0
+    work = (cost.work or 0.0) + cost.started
     work = work * min(1.0, longest / cost.held) if cost.held else min(work, longest * cost.share)
     return min(work, longest * rate)
