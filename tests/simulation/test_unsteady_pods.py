@@ -6,7 +6,7 @@ import pytest
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.simulation.scheduling.experiments import Task, run_task
-from concerto.simulation.scheduling.node_model import PodLoad
+from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import JobSpec
 
@@ -33,3 +33,23 @@ def test_pods_that_always_compute_have_a_cpu_each():
     ours, others = (figures_of(load, 60, each) for each in ("concerto-known", "kube-scheduler@1000m"))
     assert ours["jct_s"] < 1.02 * others["jct_s"]
     assert ours["pct_s"]["mean"] < 1.1 * others["pct_s"]["mean"], "but for the last ones"
+
+
+@pytest.mark.parametrize(
+    ("wait", "job", "pods"), [(2.0, 80.0, 6.5), (0.0, 78.0, 3.3)], ids=["wait and compute", "compute throughout"]
+)
+def test_nodes_of_one_cpu_are_given_no_more_pods_than_they_can_start_and_end_beside_the_others(wait, job, pods):
+    """Starts and ends took 0.4 core-seconds that the pace did not count: pods took 7.4 s and 4.0 s, and Jobs 78 s."""
+    plant = NodeModelSettings(
+        start_seconds=(0.35, 0.6),
+        start_when_full_seconds=0.0,
+        spike_threads=0,
+        start_core_seconds=0.2,
+        end_core_seconds=0.2,
+        other_cpu=0.12,
+    )
+    load = PodLoad(wait_seconds=wait, core_seconds=1.8)
+    setup = Setup(nodes=(NodeSpec(count=2, cores=1.0),), jobs=(JobSpec("pods", 60, load),), plant=plant)
+    figures = run_task(Task(setup, "concerto-known", 1, CapacitySettings())).figures
+    assert figures["jct_s"] < job
+    assert figures["pct_s"]["mean"] < pods

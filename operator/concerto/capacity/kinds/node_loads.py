@@ -3,7 +3,8 @@
 A node whose CPUs just do not idle runs pods whose natural shares add up to its cores (Little's law, kind by kind). So
 a pod is admitted while the shares of the pods there, counted from the moment they are placed, leave room for it, and
 while the node is not being given work faster than it can do it: tokens grow with the cores that paced pods
-find, and a pod costs its CPU time. That keeps pods of one burst from computing all at the same time.
+find, and a pod costs its CPU time and that of its start and end. That keeps pods of one burst from computing all at
+the same time.
 
 Head room keeps its sign: a node that is over its cores takes nothing until pods have ended.
 """
