@@ -275,7 +275,7 @@ def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:
         seen = capacity("node-7", 0.0, version=next(versions), observed=tuple(running))
         cluster.set_capacity(seen, NOW)
         for failure in result.unschedulable:
-            queue.mark_unschedulable(failure.pod.uid, Change.CAPACITY, NOW)
+            queue.mark_all([(failure.pod.uid, Change.CAPACITY, False)], NOW)
 
     benchmark.pedantic(one_status, rounds=100)
 

@@ -107,7 +107,7 @@ def test_a_cycle_stops_when_its_time_is_over_and_the_next_goes_on(full):
         assert 1 <= len(result.unschedulable) <= 5
         for failure in result.unschedulable:
             looked_at.append(failure.pod.name)
-            queue.mark_unschedulable(failure.pod.uid, failure.diagnosis.requeue_on, NOW)
+            queue.mark_all([(failure.pod.uid, failure.diagnosis.requeue_on, False)], NOW)
         queue.requeue(Change.CAPACITY)
         resume = result.out_of_time
     assert looked_at.index("quiet") < 5, "its namespace has its turn"

@@ -64,12 +64,12 @@ def test_what_a_cycle_begins_with_does_not_grow_with_the_pods_of_which_each_is_u
     def steps(count):
         q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}) for i in range(count)))
         next(q.heads(NOW))
-        q.mark_unschedulable("uid-p0", Change.CAPACITY, NOW)
+        q.mark_all([("uid-p0", Change.CAPACITY, False)], NOW)
 
         def cycle():
             looked_at = q.heads(NOW)
             q.take(next(looked_at).uid)
-            q.mark_unschedulable(next(looked_at).uid, Change.CAPACITY, NOW)
+            q.mark_all([(next(looked_at).uid, Change.CAPACITY, False)], NOW)
             q.requeue(Change.CAPACITY)
 
         return steps_of(cycle)
@@ -97,10 +97,10 @@ def test_a_pod_that_joins_a_pod_group_costs_the_same_however_many_unlike_pods_th
 def test_pods_of_a_pod_group_that_find_no_node_one_by_one_wait_with_their_like():
     member = {"schedulingGroup": {"podGroupName": "g"}}
     q = queue(*(pod(name, nodeSelector={"of": name[0]}, **member) for name in ("a0", "a1", "b0")))
-    q.mark_unschedulable("uid-a0", Change.NODE, NOW)
+    q.mark_all([("uid-a0", Change.NODE, False)], NOW)
     assert heads(q) == ["a1", "b0"], "nobody has looked at them"
-    q.mark_unschedulable("uid-a1", Change.NODE, NOW)
-    q.mark_unschedulable("uid-b0", Change.CAPACITY, NOW)
+    q.mark_all([("uid-a1", Change.NODE, False)], NOW)
+    q.mark_all([("uid-b0", Change.CAPACITY, False)], NOW)
     assert heads(q) == []
     q.requeue(Change.NODE)
     assert heads(q) == ["a0", "a1"]
@@ -116,7 +116,7 @@ def test_a_pod_group_whose_pods_were_all_looked_at_one_by_one_is_marked_and_requ
     count, key, member = MAX_OF_POD_GROUP + 10, ("default", "g"), {"schedulingGroup": {"podGroupName": "g"}}
     q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}, **member) for i in range(count)))
     for i in range(count):
-        q.mark_unschedulable(f"uid-p{i}", Change.NODE, NOW)
+        q.mark_all([(f"uid-p{i}", Change.NODE, False)], NOW)
     q.requeue_pod_group(key)
     assert len(heads(q)) == MAX_OF_POD_GROUP
     q.requeue_pod_group(key)
@@ -130,7 +130,7 @@ def test_groups_that_have_waited_for_long_enough_together_are_looked_at_again_in
     count = MAX_FLUSHED + 1
     q = queue(*(pod(f"p{i}", nodeSelector={"of": str(i)}) for i in range(count)))
     for i in range(count):
-        q.mark_unschedulable(f"uid-p{i}", Change.NODE, NOW)
+        q.mark_all([(f"uid-p{i}", Change.NODE, False)], NOW)
     assert len(heads(q, NOW + 30)) == MAX_FLUSHED
     assert q.next_ready() == NOW + 30
     assert len(heads(q, NOW + 30)) == count
@@ -186,7 +186,7 @@ def test_who_does_not_wait_is_not_in_it():
 
 def test_a_template_is_parked_and_woken_as_one():
     q = queue(pod("a"), pod("b"), big("c"))
-    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW)
+    q.mark_all([("uid-a", Change.CAPACITY, False)], NOW)
     q.set(pod("d"))
     assert heads(q) == ["c"]
     q.requeue(Change.NODE)
@@ -201,13 +201,13 @@ def test_numbered_siblings_wait_together():
     signatures.add_selector(LabelSelector.from_raw({"matchLabels": {"job": "k"}}))
     siblings = (pod(f"p{i}", labels={"job": "j", index: str(i)}) for i in range(3))
     q = queue(*siblings, pod("other", labels={"job": "k"}), signatures=signatures)
-    q.mark_unschedulable("uid-p1", Change.CAPACITY, NOW)
+    q.mark_all([("uid-p1", Change.CAPACITY, False)], NOW)
     assert heads(q) == ["other"]
 
 
 def test_a_parked_template_is_looked_at_again_after_a_while():
     q = queue(pod("a"))
-    q.mark_unschedulable("uid-a", Change.NODE, NOW)
+    q.mark_all([("uid-a", Change.NODE, False)], NOW)
     assert q.next_ready() == NOW + 30
     assert heads(q, NOW + 29) == []
     assert heads(q, NOW + 30) == ["a"]
@@ -216,27 +216,27 @@ def test_a_parked_template_is_looked_at_again_after_a_while():
 
 def test_one_that_nodes_are_kept_for_is_a_head_of_every_cycle_that_there_is():
     q = queue(pod("a"))
-    q.mark_unschedulable("uid-a", Change.NODE, NOW, always_considered=True)
+    q.mark_all([("uid-a", Change.NODE, True)], NOW)
     assert heads(q) == [], "it alone is no reason for one"
     q.set(big("b"))
     assert heads(q) == ["a", "b"]
-    q.mark_unschedulable("uid-a", Change.NODE, NOW + 1)
+    q.mark_all([("uid-a", Change.NODE, False)], NOW + 1)
     assert q.next_ready() == NOW + 30, "since it was parked, and not since it was looked at last"
     q.requeue(Change.NODE)
-    q.mark_unschedulable("uid-a", Change.NODE, NOW)
+    q.mark_all([("uid-a", Change.NODE, False)], NOW)
     assert heads(q) == ["b"]
 
 
 def test_one_that_is_refused_for_another_reason_waits_for_what_may_help_with_that_too():
     q = queue(pod("a", **mounts("data")), big("b"))
-    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW, always_considered=True)
+    q.mark_all([("uid-a", Change.CAPACITY, True)], NOW)
     assert heads(q) == ["a", "b"]
-    q.mark_unschedulable("uid-a", Change.VOLUMES, NOW)
-    q.mark_unschedulable("uid-b", Change.NODE, NOW)
+    q.mark_all([("uid-a", Change.VOLUMES, False)], NOW)
+    q.mark_all([("uid-b", Change.NODE, False)], NOW)
     assert heads(q) == []
     q.requeue_users(ClaimKey("default", "data"))
     assert heads(q) == ["a"]
-    q.mark_unschedulable("uid-a", Change.VOLUMES, NOW)
+    q.mark_all([("uid-a", Change.VOLUMES, False)], NOW)
     q.requeue(Change.CAPACITY)
     assert heads(q) == [], "what it was refused for before it was looked at again does not count"
     for uid in ("uid-a", "uid-b"):
@@ -246,17 +246,17 @@ def test_one_that_is_refused_for_another_reason_waits_for_what_may_help_with_tha
 
 def test_those_that_are_parked_for_a_change_are_known_beside_the_heads():
     q = queue(pod("a"), pod("a2"), big("b"), pod("c", requests={"cpu": "3"}), pod("d", requests={"cpu": "4"}))
-    q.mark_unschedulable("uid-a", Change.NODE | Change.CAPACITY, NOW)
-    q.mark_unschedulable("uid-b", Change.NODE, NOW)
-    q.mark_unschedulable("uid-c", Change.CAPACITY, NOW, always_considered=True)
+    q.mark_all([("uid-a", Change.NODE | Change.CAPACITY, False)], NOW)
+    q.mark_all([("uid-b", Change.NODE, False)], NOW)
+    q.mark_all([("uid-c", Change.CAPACITY, True)], NOW)
     assert heads(q) == ["c", "d"]
     assert [each.name for each in q.parked(Change.CAPACITY)] == ["a", "a2"]
 
 
 def test_everything_is_woken_when_a_profile_changes():
     q = queue(pod("a"), big("b"))
-    q.mark_unschedulable("uid-a", Change.NODE, NOW)
-    q.mark_unschedulable("uid-b", Change.CAPACITY, NOW)
+    q.mark_all([("uid-a", Change.NODE, False)], NOW)
+    q.mark_all([("uid-b", Change.CAPACITY, False)], NOW)
     q.requeue_all()
     assert heads(q) == ["a", "b"]
 
@@ -282,7 +282,7 @@ def test_a_pod_that_is_unknown_or_backs_off_is_not_ready():
     q.retry("uid-a", NOW)
     assert [q.is_ready(f"uid-{name}") for name in "abc"] == [False, True, False]
     heads(q, NOW + 1)
-    q.mark_unschedulable("uid-a", Change.NODE, NOW + 1)
+    q.mark_all([("uid-a", Change.NODE, False)], NOW + 1)
     assert q.is_ready("uid-a")
 
 
@@ -298,14 +298,14 @@ def test_a_change_of_the_pod_does_not_end_its_backoff():
 
 def test_a_changed_pod_is_no_longer_parked_with_its_old_kind():
     q = queue(pod("a"), pod("b"))
-    q.mark_unschedulable("uid-a", Change.NODE, NOW)
+    q.mark_all([("uid-a", Change.NODE, False)], NOW)
     q.set(pod("a", tolerations=[{"operator": "Exists"}]))
     assert heads(q) == ["a"]
 
 
 def test_failing_alone_in_its_template_it_comes_back_awake():
     q = queue(pod("a"))
-    q.mark_unschedulable("uid-a", Change.NODE, NOW)
+    q.mark_all([("uid-a", Change.NODE, False)], NOW)
     q.retry("uid-a", NOW)
     q.requeue(Change.NODE)
     assert heads(q, NOW + 1) == ["a"]
@@ -325,7 +325,7 @@ def test_a_pod_of_a_gang_that_has_backed_off_has_its_gang_looked_at_again():
     q = queue(pod("a", **member), pod("b", **member), pod("other"))
     at = q.retry("uid-a", NOW)
     q.mark_pod_group(("default", "g"), Change.ENDED, NOW)
-    q.mark_unschedulable("uid-other", Change.ENDED, NOW)
+    q.mark_all([("uid-other", Change.ENDED, False)], NOW)
     assert heads(q) == []
     assert heads(q, at) == ["a", "b"], "the others may have waited for it, and for what is kept for it"
 
@@ -362,8 +362,8 @@ def test_pods_of_a_namespace_that_is_held_back_are_passed_over_and_no_others():
 
 def test_where_all_namespaces_with_active_pods_are_held_back_there_is_nothing_to_do():
     q = queue(stuck("s"), pod("parked"), pod("drains", requests={"cpu": "9"}))
-    q.mark_unschedulable("uid-parked", Change.NODE, NOW)
-    q.mark_unschedulable("uid-drains", Change.NODE, NOW, always_considered=True)
+    q.mark_all([("uid-parked", Change.NODE, False)], NOW)
+    q.mark_all([("uid-drains", Change.NODE, True)], NOW)
     assert names(q.heads(NOW, held_back=is_stuck)) == [], "a pod that drains nodes alone is no reason for a cycle"
     assert q.next_ready() == NOW + 30, "time alone lets none of the others go on"
     assert names(q.heads(NOW + 30, held_back=is_stuck)) == ["parked", "drains"]
@@ -372,15 +372,15 @@ def test_where_all_namespaces_with_active_pods_are_held_back_there_is_nothing_to
 
 def test_one_that_drains_nodes_waits_while_its_namespace_is_held_back():
     q = queue(stuck("s"), pod("a"))
-    q.mark_unschedulable("uid-s", Change.NODE, NOW, always_considered=True)
+    q.mark_all([("uid-s", Change.NODE, True)], NOW)
     assert names(q.heads(NOW, held_back=is_stuck)) == ["a"]
     assert heads(q) == ["a", "s"]
 
 
 def test_what_waits_beside_the_heads_includes_what_is_held_back():
     q = queue(stuck("s0"), stuck("s1"), stuck("s2", requests={"cpu": "9"}), pod("a"), big("b"))
-    q.mark_unschedulable("uid-s2", Change.CAPACITY, NOW)
-    q.mark_unschedulable("uid-b", Change.CAPACITY, NOW)
+    q.mark_all([("uid-s2", Change.CAPACITY, False)], NOW)
+    q.mark_all([("uid-b", Change.CAPACITY, False)], NOW)
     assert names(q.heads(NOW, held_back=is_stuck)) == ["a"]
     assert names(q.parked(Change.CAPACITY, held_back=is_stuck)) == ["s2", "b", "s0", "s1"]
     assert names(q.parked(Change.CAPACITY)) == ["s2", "b"]
@@ -388,7 +388,7 @@ def test_what_waits_beside_the_heads_includes_what_is_held_back():
 
 def test_a_namespace_that_was_held_back_in_a_pass_comes_before_what_has_failed_in_it():
     q = queue(stuck("s"), pod("a"), big("b"))
-    q.mark_unschedulable(next(q.heads(NOW, held_back=is_stuck)).uid, Change.CAPACITY, NOW)
+    q.mark_all([(next(q.heads(NOW, held_back=is_stuck)).uid, Change.CAPACITY, False)], NOW)
     q.requeue(Change.CAPACITY)
     assert names(q.heads(NOW, resume=True)) == ["b", "s", "a"]
 
@@ -397,7 +397,7 @@ def test_when_a_cycle_runs_out_of_time_the_next_begins_with_what_it_did_not_look
     q = queue(*(pod(f"p{i}", priority=1, requests={"cpu": str(i + 1)}) for i in range(4)), big("behind", priority=0))
     looked_at = q.heads(NOW)
     for _ in range(3):
-        q.mark_unschedulable(next(looked_at).uid, Change.CAPACITY, NOW)
+        q.mark_all([(next(looked_at).uid, Change.CAPACITY, False)], NOW)
     q.requeue(Change.CAPACITY)
     assert [p.name for p in q.heads(NOW, resume=True)] == ["p3", "behind", "p0", "p1", "p2"]
     assert heads(q) == ["p0", "p1", "p2", "p3", "behind"], "a cycle that had time for all begins with the first"
@@ -406,7 +406,7 @@ def test_when_a_cycle_runs_out_of_time_the_next_begins_with_what_it_did_not_look
 def test_once_no_pod_is_left_that_no_cycle_has_looked_at_priority_counts_again():
     q = queue(pod("high", priority=1))
     assert heads(q) == ["high"]
-    q.mark_unschedulable("uid-high", Change.CAPACITY, NOW)
+    q.mark_all([("uid-high", Change.CAPACITY, False)], NOW)
     assert [p.name for p in q.heads(NOW, resume=True)] == []
     q.set(pod("low"))
     q.requeue(Change.CAPACITY)
@@ -420,7 +420,7 @@ def test_where_events_requeue_more_groups_than_a_cycle_can_look_at_each_has_its_
         heads_now = q.heads(NOW, resume=cycle > 0)
         for _ in range(2):
             looked_at.append(next(heads_now).name)
-            q.mark_unschedulable(f"uid-{looked_at[-1]}", Change.CAPACITY, NOW)
+            q.mark_all([(f"uid-{looked_at[-1]}", Change.CAPACITY, False)], NOW)
         q.requeue(Change.CAPACITY)
     assert looked_at == 2 * ["p0", "p1", "p2", "p3", "p4", "behind"]
 
@@ -429,10 +429,10 @@ def test_pods_that_have_not_been_grouped_anew_are_work():
     signatures = PodSignatures()
     count = MAX_REGROUPED + 1
     q = queue(*(pod(f"p{i}", labels={"app": str(i)}) for i in range(count)), signatures=signatures)
-    q.mark_unschedulable("uid-p0", Change.CAPACITY, NOW)
+    q.mark_all([("uid-p0", Change.CAPACITY, False)], NOW)
     signatures.add_selector(LabelSelector.from_raw({"matchLabels": {"app": f"{count - 1}"}}))
     assert f"p{count - 1}" not in heads(q)
-    q.mark_unschedulable("uid-p0", Change.CAPACITY, NOW)
+    q.mark_all([("uid-p0", Change.CAPACITY, False)], NOW)
     assert q.next_ready() == -math.inf
     assert heads(q) == [f"p{count - 1}"]
     assert q.next_ready() == NOW + 30
@@ -441,11 +441,11 @@ def test_pods_that_have_not_been_grouped_anew_are_work():
 def test_a_selector_that_distinguishes_pods_parts_them():
     signatures = PodSignatures()
     q = queue(pod("a", labels={"app": "a"}), pod("b", labels={"app": "b"}), signatures=signatures)
-    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW)
+    q.mark_all([("uid-a", Change.CAPACITY, False)], NOW)
     assert heads(q) == []
     signatures.add_selector(LabelSelector.from_raw({"matchLabels": {"app": "a"}}))
     assert heads(q) == ["a", "b"]
-    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW)
+    q.mark_all([("uid-a", Change.CAPACITY, False)], NOW)
     assert heads(q) == ["b"]
 
 
@@ -456,7 +456,7 @@ def test_pods_that_back_off_are_not_marked_with_their_like():
         q.retry(each.uid, at)
     assert heads(q, NOW + 1.001) == ["a"]
     for each in pods:
-        q.mark_unschedulable(each.uid, Change.ENDED, NOW + 1.001)
+        q.mark_all([(each.uid, Change.ENDED, False)], NOW + 1.001)
     assert heads(q, NOW + 2.0) == [], "they have joined their like"
     q.requeue(Change.ENDED)
     assert heads(q, NOW + 3.0) == ["a", "b", "c"]
@@ -479,7 +479,7 @@ def test_a_claim_that_changes_requeues_the_pods_that_use_it_and_no_others():
 
     def park():
         for each in pods:
-            q.mark_unschedulable(each.uid, Change.NODE | Change.VOLUMES, NOW)
+            q.mark_all([(each.uid, Change.NODE | Change.VOLUMES, False)], NOW)
         assert heads(q) == []
 
     park()
@@ -491,11 +491,11 @@ def test_a_claim_that_changes_requeues_the_pods_that_use_it_and_no_others():
     q.requeue(Change.VOLUMES)
     assert len(heads(q)) == 5
     for each in pods:
-        q.mark_unschedulable(each.uid, Change.NODE, NOW)
+        q.mark_all([(each.uid, Change.NODE, False)], NOW)
     q.requeue_users(ClaimKey("default", "data"))
     assert heads(q) == [], "no volume is what they wait for"
     q.requeue(Change.NODE)
     for each in pods:
-        q.mark_unschedulable(each.uid, Change.VOLUMES, NOW)
+        q.mark_all([(each.uid, Change.VOLUMES, False)], NOW)
         q.remove(each.uid)
     assert not q._index, "nothing is kept of pods that are gone"

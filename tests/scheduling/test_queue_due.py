@@ -35,7 +35,7 @@ def parked(*pods, requeue_on=Change.CAPACITY):
     made = Queue()
     for each in pods:
         made.set(each)
-        made.mark_unschedulable(each.uid, requeue_on, NOW)
+        made.mark_all([(each.uid, requeue_on, False)], NOW)
     return made
 
 
@@ -73,7 +73,7 @@ def test_each_cycle_begins_with_some_more_of_them_until_all_have_had_their_turn(
         assert 0 < len(found) <= 3
         looked_at += found
         for name in found:
-            queue.mark_unschedulable(f"uid-{name}", Change.CAPACITY | Change.VOLUMES, NOW)
+            queue.mark_all([(f"uid-{name}", Change.CAPACITY | Change.VOLUMES, False)], NOW)
     assert looked_at == [f"p{i}" for i in range(8)]
     assert queue.next_ready() == NOW + 30
 
@@ -101,7 +101,7 @@ def test_a_claim_that_changes_again_and_again_helps_all_its_users():
         found = names(queue)
         looked_at |= {*found}
         for name in found:
-            queue.mark_unschedulable(f"uid-{name}", Change.VOLUMES, NOW)
+            queue.mark_all([(f"uid-{name}", Change.VOLUMES, False)], NOW)
     assert looked_at == {f"p{i}" for i in range(7)}
     assert queue.next_ready() == -math.inf, "those that came first before the claim changed again are looked at again"
     assert names(queue) == ["p0", "p1", "p2"]
@@ -134,7 +134,7 @@ def test_in_parts_or_at_once_the_same_pods_are_active_in_the_end(events):
                 if f"uid-p{number}" not in queue:
                     queue.set(unlike(f"p{number}", number, namespace=namespace, priority=priority, **mounts("data")))
             elif what in ("mark", "consider"):
-                queue.mark_unschedulable(f"uid-p{of[0]}", of[1], NOW, always_considered=what == "consider")
+                queue.mark_all([(f"uid-p{of[0]}", of[1], what == "consider")], NOW)
             elif what == "requeue":
                 queue.requeue(of[0])
             elif what == "claim":

@@ -255,7 +255,7 @@ class Both(RuleBasedStateMachine):
                 self.model.mark(self.model.of_pod_group(key), requeue_on, self.now, False)
             elif each.uid in self.model.pods:
                 considered = what == "considered"
-                self.queue.mark_unschedulable(each.uid, requeue_on, self.now, always_considered=considered)
+                self.queue.mark_all([(each.uid, requeue_on, considered)], self.now)
                 self.model.mark_one(each.uid, requeue_on, self.now, considered)
 
     @rule(change=st.sampled_from([Change.NODE, Change.CAPACITY, Change.NODE | Change.CAPACITY]))

@@ -50,7 +50,7 @@ class Cycles:
         for decision in result.decisions:
             self.queue.take(decision.pod.uid)
         for failure in result.unschedulable:
-            self.queue.mark_unschedulable(failure.pod.uid, Change.CAPACITY, NOW)
+            self.queue.mark_all([(failure.pod.uid, Change.CAPACITY, False)], NOW)
         self.out_of_time = result.out_of_time
         return [decision.pod for decision in result.decisions]
 

@@ -143,7 +143,7 @@ class Queue:
         """Pods to be looked at now, in order: from each active group as many as one cycle can place.
 
         They are found one by one as they are asked for, and stay in the queue: report what became of them with
-        ``remove``, ``mark_unschedulable`` or ``retry``, once no more are asked for.
+        ``remove``, ``mark_all`` or ``retry``, once no more are asked for.
 
         Args:
             now: seconds.
@@ -176,16 +176,16 @@ class Queue:
         """
         self._order.note_turns(turns)
 
-    def mark_unschedulable(self, uid: str, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
-        """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
-
-        Nothing changes for a pod that backs off after a failed binding: it is looked at once that wait is over. One for
-        which nodes are drained (``always_considered``) is among the heads whenever any other pod is.
-        """
-        self.mark_all([(uid, requeue_on, always_considered)], now)
-
     def mark_all(self, failures: Iterable[tuple[str, Change, bool]], now: float) -> None:
-        """As `mark_unschedulable`, for many pods: UID, what could help, and whether it is always considered."""
+        """No nodes for these pods: they and their like wait until a change that could help, or ``flush_seconds``.
+
+        Nothing changes for a pod that backs off after a failed binding: it is looked at once that wait is over.
+
+        Args:
+            failures: of each pod the UID, what could help, and whether nodes are drained for it: such a pod is always
+                considered, that is, among the heads whenever any other pod is.
+            now: seconds.
+        """
         groups: dict[PodsAlike, None] = {}
         for uid, requeue_on, always_considered in failures:
             waiting = self._waiting.get(uid)
@@ -200,7 +200,7 @@ class Queue:
         self._order.note_failures([*groups])
 
     def mark_pod_group(self, key: GroupKey, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
-        """No nodes for the pods of this PodGroup: as `mark_unschedulable`, for all of them at once."""
+        """No nodes for the pods of this PodGroup: as `mark_all`, for all of them."""
         groups = list(islice(self._index.all_of(key), MAX_OF_POD_GROUP))
         for group in groups:
             self._mark(group, requeue_on, now, always_considered)

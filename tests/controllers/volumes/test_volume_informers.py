@@ -22,7 +22,7 @@ async def test_a_claim_of_others_requeues_nobody():
         parts.pending.add_pod(waiting)
 
         def is_looked_at(act, *objects):
-            queue.mark_unschedulable(waiting.uid, Change.VOLUMES, NOW)
+            queue.mark_all([(waiting.uid, Change.VOLUMES, False)], NOW)
             act(*objects)
             found = [each.name for each in queue.heads(NOW)]
             queue.requeue_all()
