@@ -91,6 +91,28 @@ def test_a_dump_that_cannot_be_replayed_is_refused(dump, tmp_path, capsys):
     assert "Traceback" not in err
 
 
+WHAT_IF = {
+    "two clusters": (["--from-cluster", "--dump", "a"], "give one of them"),
+    "a scenario and a cluster": (["pi-2000", "--from-cluster"], "no scenario is run"),
+    "a policy and a dump": (["--dump", "a", "--policy", "oracle"], "go with a scenario"),
+    "runs of a cluster": (["--from-cluster", "--seeds", "3"], "go with a scenario"),
+    "plots of a dump": (["--dump", "a", "--plots", "b"], "go with a scenario"),
+    "a profile of a scenario": (["pi-2000", "--profile", "a"], "--from-cluster or --dump"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), WHAT_IF.values(), ids=WHAT_IF)
+def test_options_of_a_scenario_and_of_a_replay_are_not_mixed(arguments, message, nothing_runs, capsys):
+    assert main(["simulate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--families", "--cross-validate"])
+def test_families_are_not_judged_by_a_start_up_time_that_does_not_count(option, capsys):
+    assert main(["evaluate-autoscaling", option, "--seeds", "2", "--startup", "5"]) == 2
+    assert "30 s and more" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["{", "a: [", "\x00", "a: !x y"])
 def test_a_dump_that_is_no_document_is_refused(text, tmp_path, capsys):
     path = tmp_path / "dump.yaml"

@@ -38,4 +38,4 @@ def test_a_simulation_that_could_not_show_its_results_is_not_begun(monkeypatch, 
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.delitem(sys.modules, "rich")
     assert main(["simulate", "pi-2000"]) == 2
-    assert "needs rich: pip install 'concerto-k8s[plots]'" in capsys.readouterr().err
+    assert "needs rich: pip install '.[plots]' in Concerto's folder" in capsys.readouterr().err

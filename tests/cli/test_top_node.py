@@ -130,6 +130,12 @@ async def test_an_address_that_is_none_and_one_where_nobody_listens_are_refused_
 ARGUMENTS = {
     "a node without its name": (["node"], "concerto top node NODE"),
     "a name without node": (["--trace"], "concerto top node NODE --trace"),
+    "a plot of a node without its trace": (["node", "n1", "--plot", "a.png"], "node NODE --trace --plot FILE"),
+    "a plot of what the terminal shows": (["cpus", "n1", "--plot", "a.png"], "cpus is drawn in the terminal"),
+    "an agent's address without a trace": (["node", "n1", "--agent", "http://a"], "node NODE --trace"),
+    "an operator's address without a node": (["--operator", "http://a"], "node NODE --trace"),
+    "an earlier dump without a plot": (["--before", "a.json"], "concerto top --plot FILE --before DUMP"),
+    "an earlier dump of a node": (["phpa", "a/b", "--plot", "a.png", "--before", "a.json"], "--before DUMP"),
 }
 
 

@@ -87,13 +87,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", type=whole_number(1, 100, "50"), default=50, help="CPU utilisation target in percent (default 50)"
     )
     parser.add_argument("--output", type=Path, default=Path("build/autoscaling"), help="where JSON and plots go")
-    parser.add_argument(
+    families = parser.add_mutually_exclusive_group()
+    families.add_argument(
         "--cross-validate",
         action="store_true",
         help="choose how forecasts act by leave-one-out cross-validation over families of traffic, and print the folds "
         f"(at most {_FOLD_MEMBERS} members of each)",
     )
-    parser.add_argument(
+    families.add_argument(
         "--families",
         action="store_true",
         help="show the settings in use on each family of traffic, without choosing any (a tenth of the time)",
@@ -111,8 +112,14 @@ def run(args: argparse.Namespace) -> int:
     if wrong:
         print(f"--trace: {wrong[0]}", file=sys.stderr)
         return 2
+    if (args.families or args.cross_validate) and args.startup and max(args.startup) < EXEMPT_SECONDS:
+        print(
+            f"--startup: families are judged by start-up times of {EXEMPT_SECONDS:g} s and more: give such a one",
+            file=sys.stderr,
+        )
+        return 2
     if args.plots and importlib.util.find_spec("matplotlib") is None:
-        print("--plots needs matplotlib: pip install 'concerto-k8s[plots]'", file=sys.stderr)
+        print("--plots needs matplotlib: pip install '.[plots]' in Concerto's folder", file=sys.stderr)
         return 2
     names = [p.name for p in all_policies()]
     wanted = set(args.policy or names) | {"HPA v2"}

@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:24} {scenario.load(name).description}")
         print(f"policies: {registry.EXPECTED}")
         return 0
+    if (problem := _contradiction(args)) is not None:
+        return _refuse(problem)
     unknown = [name for name in args.policy if not registry.is_policy(name)]
     if unknown:
         return _refuse(f"--policy {unknown[0]}: expected one of {registry.EXPECTED}")
@@ -62,9 +64,8 @@ def run(args: argparse.Namespace) -> int:
     needs = {"rich": args.json != "-", "matplotlib": bool(args.plots)}
     lacking = [module for module, needed in needs.items() if needed and importlib.util.find_spec(module) is None]
     if lacking:
-        return _refuse(
-            f"to show results this needs {' and '.join(lacking)}: pip install 'concerto-k8s[plots]', or --json -"
-        )
+        needed = " and ".join(lacking)
+        return _refuse(f"to show results this needs {needed}: pip install '.[plots]' in Concerto's folder, or --json -")
     outcomes = experiments.run_all(experiments.tasks_of(wanted, args.policy, args.seeds), args.workers)
     document = experiments.document(wanted, outcomes)
     if args.json == "-":
@@ -81,6 +82,19 @@ def run(args: argparse.Namespace) -> int:
         for path in report.write_plots(Path(args.plots), wanted.name, outcomes):
             print(path)
     return 0
+
+
+def _contradiction(args: argparse.Namespace) -> str | None:
+    """What is wrong with options that would have no effect; None if nothing is."""
+    if args.from_cluster and args.dump:
+        return "--from-cluster and --dump both name what is replayed: give one of them"
+    if not (args.from_cluster or args.dump):
+        return "--profile goes with --from-cluster or --dump" if args.profile else None
+    if args.scenario:
+        return f"{args.scenario}: no scenario is run with --from-cluster or --dump"
+    if args.policy or args.seeds or args.plots:
+        return "--policy, --seeds and --plots go with a scenario, not with --from-cluster or --dump"
+    return None
 
 
 def make_room(json_file: str | None, plots: str | None) -> None:

@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
             "concerto top cpus NODE, concerto top phpa NAMESPACE/NAME",
         )
         return 2
-    if args.trace and args.view != "node":
-        complain("top", "--trace goes with one node: concerto top node NODE --trace")
+    if (problem := _contradiction(args)) is not None:
+        complain("top", problem)
         return 2
     if args.view == "cpus":
         return _run_cpus(args)
@@ -101,12 +101,27 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _contradiction(args: argparse.Namespace) -> str | None:
+    """What is wrong with options that would have no effect; None if nothing is."""
+    if args.trace and args.view != "node":
+        return "--trace goes with one node: concerto top node NODE --trace"
+    if (args.agent or args.operator) and not args.trace:
+        return "--agent and --operator say where a trace is read: concerto top node NODE --trace"
+    if args.plot and args.view == "node" and not args.trace:
+        return "--plot draws the trace of one node: concerto top node NODE --trace --plot FILE"
+    if args.plot and args.view == "cpus":
+        return "cpus is drawn in the terminal: --plot goes with all nodes, with node NODE --trace, and with phpa"
+    if args.before and not (args.plot and args.view == "nodes"):
+        return "--before is drawn beside the present load of all nodes: concerto top --plot FILE --before DUMP"
+    return None
+
+
 def _drawn(path: Path, draw_it: Callable[[], None]) -> int:
     """Draw, and print where the picture is; the exit status."""
     try:
         draw_it()
     except ImportError:
-        complain("top", "--plot needs matplotlib: pip install 'concerto-k8s[plots]'")
+        complain("top", "--plot needs matplotlib: pip install '.[plots]' in Concerto's folder")
         return 1
     except (OSError, ValueError) as error:
         complain("top", f"--plot {path}: {error}")
@@ -122,7 +137,7 @@ def _run_cpus(args: argparse.Namespace) -> int:
         topology, bindings = asyncio.run(_fetch_cpus(load_config(args.kubeconfig, args.context), args.node))
         Console().print(draw(topology, bindings))
     except ImportError:
-        complain("top", "cpus needs rich: pip install 'concerto-k8s[plots]'")
+        complain("top", "cpus needs rich: pip install '.[plots]' in Concerto's folder")
         return 1
     except (ConfigError, KubeError, OSError, ValueError) as error:
         complain("top", error)

@@ -190,7 +190,7 @@ def _load(paths: str, context: str | None) -> _Loaded:
         from kubernetes.config.config_exception import ConfigException
     except ImportError as error:
         raise ConfigError(
-            f"kubeconfig {paths} needs the package kubernetes: pip install 'concerto-k8s[kubeconfig]'"
+            f"kubeconfig {paths} needs the package kubernetes: pip install '.[kubeconfig]' in Concerto's folder"
         ) from error
     try:
         return _read(paths, context)
