@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import subprocess
+import tomllib
 
 import pytest
 
@@ -61,6 +62,12 @@ def test_commands_that_a_page_names_are_there(page):
     named = re.findall(r"(?:^    |`)(?:\$ )?((?:make|concerto) [a-z][a-z0-9-]*)", page.read_text(), re.MULTILINE)
     known = {f"make {target}" for target in targets} | {f"concerto {command}" for command in COMMANDS}
     assert set(named) <= known
+
+
+def test_the_command_line_is_installed_with_all_that_it_needs():
+    extras = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    (named,) = re.findall(r"pip install '\.\[([\w,]+)\]'", (REPOSITORY / "docs" / "install.md").read_text())
+    assert set(named.split(",")) == extras - {"dev"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

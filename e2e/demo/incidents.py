@@ -178,9 +178,9 @@ The pods of the Job fill all nodes: `costliest` has the workloads that take most
 takes, and from how many pods that is known (Evidence).
 
 COMMITTED is the share of the node's CPU and memory that its pods take, each as its kind was measured. A node takes
-pods until 115 % of its CPU is committed, and up to 200 % where CPUs idle while pods wait. CPU is the mean of 5 minutes,
-so it follows late. REQUESTED plays no part, and no request would change anything. CAN TAKE, and CAPACITY in
-`kubectl get ncap`, count pods as units. They decide nothing while the costs of kinds are known.
+pods until 100 to 200 % of the CPU that pods may use is committed: the more unsteadily its pods use CPUs, the more. CPU
+is the mean of 5 minutes, so it follows late. REQUESTED plays no part, and no request would change anything. CAN TAKE,
+and CAPACITY in `kubectl get ncap`, count pods as units. They decide nothing while the costs of kinds are known.
 
 The pods are placed as others end. More nodes, or fewer pods of the costliest workload, make it faster. The event can
 name other reasons:
@@ -206,7 +206,8 @@ def stale_agent(cluster: Cluster, page: Page, fleet: subprocess.Popen[str]) -> N
     page.write("""
 ## 2. A node is passed over: its agent does not report
 
-The agent of node `quiet-0000` hangs. Three heartbeats later:
+The agent of node `quiet-0000` hangs. Three heartbeats later (`spec.heartbeat` of its NodeCapacity is 1s here, and 30s
+by default):
 """)
     # heartbeats of a second, so that nobody has to wait for three of thirty
     patch = {"spec": {"heartbeat": "1s"}}
