@@ -5,6 +5,7 @@ KEEP=1 leaves everything running and says how to reach and how to end it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -264,9 +265,12 @@ def down() -> int:
 
 def main() -> int:
     """Run or end it; an interruption (Ctrl-C, SIGTERM) ends everything that was started."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("down", nargs="?", choices=["down"], help="end what KEEP=1 has left running")
+    wanted = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return down() if sys.argv[1:] == ["down"] else demo()
+        return down() if wanted.down else demo()
     except KeyboardInterrupt:
         say("interrupted: everything that was started has been stopped")
         return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -73,6 +74,7 @@ def demo() -> int:
 
 def main() -> int:
     """Run it; an interruption (Ctrl-C, SIGTERM) ends everything that was started."""
+    argparse.ArgumentParser(prog="python -m e2e.demo.cluster", description=(__doc__ or "").splitlines()[0]).parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return demo()

@@ -58,6 +58,15 @@ def test_pods_take_a_third_of_the_steps_where_a_step_takes_three_times_as_long()
     assert wait_seconds() == 2.0
 
 
+@pytest.mark.parametrize("argument", ["up", "--help"])
+def test_nothing_is_started_for_an_argument_that_there_is_not_or_for_help(argument, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "demo", lambda: pytest.fail("it was started"))
+    monkeypatch.setattr(sys, "argv", ["demo", argument])
+    with pytest.raises(SystemExit):
+        demo.main()
+    assert "usage: python -m e2e.demo" in "".join(capsys.readouterr())
+
+
 def test_an_interruption_is_reported_in_a_line(monkeypatch, capsys):
     def interrupted() -> int:
         raise KeyboardInterrupt
