@@ -17,6 +17,8 @@ Raw = Mapping[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WILDCARD = "0.0.0.0"
+EVERY_PORT = 65536
+"""No port has this number: it stands for all ports of the node."""
 
 
 @dataclass(frozen=True, slots=True)

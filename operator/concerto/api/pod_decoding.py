@@ -19,6 +19,8 @@ from msgspec.structs import astuple
 
 from concerto.api import pod_start
 from concerto.api import pod_trimming as kept
+from concerto.api.object_bounds import MAX_BYTES, controlling_owner
+from concerto.api.pod_bounds import bound_spec
 from concerto.api.pod_ownership import MIRROR
 from concerto.api.pod_volumes import SOURCES, trim_volumes
 from concerto.api.shared_parts import SharedParts
@@ -102,7 +104,7 @@ class PodDecoder:
             surely_few = len(text) < _SURELY_FEW_LABEL_BYTES and type(labels) is dict
             found["labels"] = labels if surely_few else kept.trim_labels(labels)
         if metadata.ownerReferences is not UNSET:
-            found["ownerReferences"] = self._parts.read(bytes(metadata.ownerReferences))
+            found["ownerReferences"] = self._parts.read(bytes(metadata.ownerReferences), _read_owners)
         if metadata.annotations is not UNSET and metadata.annotations.mirror is not UNSET:
             found["annotations"] = {MIRROR: ""}
         for key in _OTHER_METADATA:
@@ -150,7 +152,12 @@ class PodDecoder:
 
 def _read_spec(text: bytes) -> dict[str, Any]:
     """A map whose copies take less memory than those of the map that orjson makes."""
-    return dict(orjson.loads(text).items())
+    found = dict(orjson.loads(text).items())
+    return found if len(text) <= MAX_BYTES else bound_spec(found)
+
+
+def _read_owners(text: bytes) -> list[Any]:
+    return controlling_owner(orjson.loads(text))
 
 
 def _volumes(volumes: list[Any]) -> list[dict[str, Any]]:

@@ -25,6 +25,8 @@ _ENDLESS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "R
 """Kinds of workloads whose pods run until somebody stops them."""
 _ALWAYS = "-always"
 """End of the key of a kind of pods that run without end though their workload is of another kind than these."""
+_MAX_CACHED_CONTAINERS, _MAX_CACHED_CHARACTERS = 16, 2048
+"""Of a kind that is remembered, though no pod of it may be left: an image's name may have a million characters."""
 _DIGEST = 8
 """Characters of a digest."""
 _RUN_OF_A_CRON_JOB = re.compile(r"-\d{7,}$")
@@ -91,7 +93,6 @@ ANY = Kind((CLUSTER,))
 """The kind of a pod of which nothing is known: every pod of the cluster is like it."""
 
 
-@lru_cache(maxsize=4096)
 def kind_of(
     namespace: str, workload_kind: str, workload: str, containers: Sequence[tuple[str, str]], *, restarts: bool = False
 ) -> Kind:
@@ -105,6 +106,15 @@ def kind_of(
         restarts: whether the pods' ``restartPolicy`` is Always. One owner of a kind that Kubernetes does not know may
             have pods that run without end beside others that complete, and these cost something else.
     """
+    text = len(workload_kind) + len(workload) + sum(len(name) + len(image) for name, image in containers)
+    is_short = len(containers) <= _MAX_CACHED_CONTAINERS and text <= _MAX_CACHED_CHARACTERS
+    find = _cached_kind if is_short else _kind
+    return find(namespace, workload_kind, workload, containers, restarts)
+
+
+def _kind(
+    namespace: str, workload_kind: str, workload: str, containers: Sequence[tuple[str, str]], restarts: bool
+) -> Kind:
     images = _digest("\0".join(image for _, image in containers))
     template = _digest("\0".join(f"{name}\0{image}" for name, image in containers))
     path = f"{namespace}/{_shortened(workload_kind, _MAX_KIND)}/{_shortened(workload, MAX_NAME)}"
@@ -112,6 +122,9 @@ def kind_of(
     if restarts and workload_kind not in _ENDLESS:
         key += _ALWAYS
     return Kind((key, path, f"{namespace}@{images}", f"@{images}", f"{namespace}/", CLUSTER), is_endless(key))
+
+
+_cached_kind = lru_cache(maxsize=4096)(_kind)
 
 
 def is_endless(key: str) -> bool:

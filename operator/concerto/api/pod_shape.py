@@ -44,6 +44,11 @@ MAX_BYTES = 64 * 1024
 MAX_CACHED_BYTES = 2**20
 """Size of the shapes that are kept although no pod has them any more; in memory they take some 13 times as much."""
 
+CONSTRAINTS = ("tolerations", "nodeSelector", "affinity", "topologySpreadConstraints")
+"""Fields of a spec that are left out of that of a pod that is refused as too large."""
+LEFT_OUT = "constraintsLeftOut"
+"""Set in a spec of which they are left out."""
+
 _MAX_CONTAINERS = 100
 _MANY_VOLUMES = f"claims and disks of more than {MAX_VOLUME_BYTES // 1024} KiB"
 
@@ -153,6 +158,11 @@ def shape_of(spec: Raw) -> PodShape:
     return _cache.get(marshal.dumps(_parts(spec), 2))
 
 
+def is_too_large(spec: Raw) -> bool:
+    """Whether a pod with this ``spec`` is refused because its requests and constraints take more than `MAX_BYTES`."""
+    return len(marshal.dumps(_parts(spec), 2)) > MAX_BYTES
+
+
 def _parts(spec: Raw) -> tuple[Any, ...]:
     """The raw fields that a shape is computed from, in the order in which ``_decode`` takes them apart."""
     return (
@@ -171,6 +181,7 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
         are_left_out(spec.get("volumes")),
         "workloadRef" in spec,
         "schedulingGroup" in spec and not pod_group_of(spec),
+        LEFT_OUT in spec,
         _node_features(spec),
     )
 
@@ -179,12 +190,16 @@ def _node_features(spec: Raw) -> list[str]:
     """Features that kube-scheduler 1.37 infers from a pod's spec and requires of its node."""
     features = []
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    rules = (rule for container in containers for rule in container.get("restartPolicyRules") or ())
-    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
+    if any(restart_all_rule(container.get("restartPolicyRules")) for container in containers):
         features.append("RestartAllContainersOnContainerExits")
     if spec.get("hostNetwork") and spec.get("hostUsers") is False:
         features.append("UserNamespacesHostNetworkSupport")
     return features
+
+
+def restart_all_rule(rules: list[Raw] | None) -> list[Raw]:
+    """The first of a container's rules by which all containers of its pod are started again, if there is any."""
+    return [rule for rule in rules or () if rule.get("action") == "RestartAllContainers"][:1]
 
 
 def pod_group_of(spec: Raw) -> str:
@@ -195,14 +210,14 @@ def pod_group_of(spec: Raw) -> str:
 def _decode(key: bytes) -> PodShape:
     """The shape of these marshalled parts."""
     parts = marshal.loads(key)
-    containers, inits, overhead, pod, tolerations, selector, affinity, spread, *others, features = parts
+    containers, inits, overhead, pod, tolerations, selector, affinity, spread, *others, left_out, features = parts
     resources = PodResources(
         [own or {} for _, own, _ in containers],
         [(own or {}, restart == "Always") for _, own, _, restart in inits],
         overhead or {},
         pod or {},
     )
-    too_large = len(key) > MAX_BYTES
+    too_large = left_out or len(key) > MAX_BYTES
     if too_large:
         # What it requests is counted where it runs; nothing else of it is held or evaluated
         tolerations = selector = affinity = spread = None

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
+from concerto.api.object_bounds import controlling_owner
+from concerto.api.pod_bounds import bound_spec
 from concerto.api.pod_ownership import MIRROR
 from concerto.api.pod_start import trim_start
 from concerto.api.pod_volumes import trim_volumes
@@ -39,13 +41,21 @@ MAX_LABEL_BYTES = 16 * 1024
 
 
 def trim_pod(obj: Raw) -> dict[str, Any]:
-    """The part of a raw Pod that ``PodView`` reads."""
+    """The part of a raw Pod that ``PodView`` reads, bounded in size."""
+    trimmed = _trim(obj)
+    bound_spec(trimmed["spec"])
+    return trimmed
+
+
+def _trim(obj: Raw) -> dict[str, Any]:
     metadata = obj["metadata"]
     spec = obj["spec"]
     status = obj.get("status") or {}
     trimmed_metadata = {k: metadata[k] for k in METADATA if k in metadata}
     if "labels" in metadata:
         trimmed_metadata["labels"] = trim_labels(metadata["labels"])
+    if "ownerReferences" in metadata:
+        trimmed_metadata["ownerReferences"] = controlling_owner(metadata["ownerReferences"])
     if MIRROR in (metadata.get("annotations") or ()):
         trimmed_metadata["annotations"] = {MIRROR: ""}
     trimmed = {k: spec[k] for k in SPEC if k in spec}
@@ -91,7 +101,7 @@ def trim_target_pod(obj: Raw) -> dict[str, Any]:
     Limits are those that the pod's node enforces: until a resize in place is carried out, they are not those of the
     spec.
     """
-    trimmed = trim_pod(obj)
+    trimmed = _trim(obj)
     spec = {k: trimmed["spec"][k] for k in _TARGET_SPEC if k in trimmed["spec"]}
     if gates := trimmed["spec"].get("schedulingGates"):
         spec["schedulingGates"] = gates[:1]  # that there is one is all that matters

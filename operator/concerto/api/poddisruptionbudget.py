@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from concerto.api.object_bounds import is_large
 from concerto.api.selectors import LabelSelector
 
 
@@ -46,10 +47,15 @@ class DisruptionBudget:
 
 
 def trim_budget(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a raw PodDisruptionBudget that ``DisruptionBudget`` reads."""
-    metadata, status = obj["metadata"], obj.get("status") or {}
+    """The part of a raw PodDisruptionBudget that ``DisruptionBudget`` reads.
+
+    One with a selector that is too large to be compared protects all pods of its namespace.
+    """
+    metadata, status, selector = obj["metadata"], obj.get("status") or {}, obj["spec"].get("selector")
+    if is_large(selector):
+        status, selector = {}, {}
     return {
         "metadata": {k: metadata[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in metadata},
-        "spec": {"selector": obj["spec"].get("selector")},
+        "spec": {"selector": selector},
         "status": {k: status[k] for k in ("disruptionsAllowed", "disruptedPods") if k in status},
     }

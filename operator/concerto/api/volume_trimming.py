@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from concerto.api.object_bounds import NO_OBJECT, controlling_owner, is_large
 from concerto.api.volume_migration import MIGRATED_SOURCES
 from concerto.api.volumes import BETA_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS, SELECTED_NODE
 
@@ -16,7 +17,7 @@ _VOLUME_SPEC = (
 )  # fmt: skip
 _SOURCE = ("driver", "volumeHandle", "volumeID", "pdName", "diskURI", "kind")
 _CLAIM_SPEC = (
-    "accessModes", "resources", "selector", "storageClassName", "volumeMode", "volumeName", "volumeAttributesClassName",
+    "accessModes", "selector", "storageClassName", "volumeMode", "volumeName", "volumeAttributesClassName",
 )  # fmt: skip
 
 
@@ -36,7 +37,16 @@ def trim_claim(obj: Raw) -> dict[str, Any]:
     """The part of a raw PersistentVolumeClaim that ``PersistentVolumeClaim`` reads."""
     spec = obj["spec"]
     kept = {k: spec[k] for k in _CLAIM_SPEC if k in spec}
-    return _trimmed(obj, ("ownerReferences",), kept, (BETA_CLASS, SELECTED_NODE, BIND_COMPLETED), ("phase",))
+    if "accessModes" in kept:
+        kept["accessModes"] = [*dict.fromkeys(kept["accessModes"] or ())]
+    if "selector" in kept and is_large(kept["selector"]):
+        kept["selector"] = NO_OBJECT
+    requested = (spec.get("resources") or {}).get("requests") or {}
+    kept["resources"] = {"requests": {k: requested[k] for k in ("storage",) if k in requested}}
+    trimmed = _trimmed(obj, ("ownerReferences",), kept, (BETA_CLASS, SELECTED_NODE, BIND_COMPLETED), ("phase",))
+    if "ownerReferences" in trimmed["metadata"]:
+        trimmed["metadata"]["ownerReferences"] = controlling_owner(trimmed["metadata"]["ownerReferences"])
+    return trimmed
 
 
 def trim_storage_class(obj: Raw) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from concerto.api.object_bounds import NO_OBJECT, is_large
 from concerto.api.predictivehpa import ObjectReference, format_selector
 from concerto.controllers.autoscaling.namespace_turns import NamespaceTurns
 from concerto.kube import Conflict, KubeError, NotFound, Object, Reflector, Resource, Session, Unreachable
@@ -238,8 +239,10 @@ class _ScaleWrite:
 
 
 def trim_target(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a workload that its scale is made of."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    """The part of a workload that its scale is made of. A selector that is large selects no pods."""
+    meta, spec, status = obj["metadata"], dict(obj.get("spec") or {}), obj.get("status") or {}
+    if is_large(spec.get("selector")):
+        spec["selector"] = NO_OBJECT
     return {
         "metadata": {k: meta[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in meta},
         "spec": {k: spec[k] for k in ("replicas", "selector") if k in spec},

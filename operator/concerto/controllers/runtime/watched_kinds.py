@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from concerto.api.object_bounds import bound_metadata
 from concerto.api.pod_decoding import PodDecoder
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
@@ -70,7 +71,7 @@ class FollowedKind:
             session,
             resource,
             on_change=self._on_change,
-            trim=None if trim is None or trim is trim_pod else partial(self._trimmed, trim),
+            trim=bound_metadata if trim is None else None if trim is trim_pod else partial(self._trimmed, trim),
             decoding=Decoding() if trim is None else self._decoding(resource, trim),
             field_selector=field_selector or None,
             settings=ReflectorSettings(

@@ -16,6 +16,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
+from concerto.api.pod_trimming import trim_labels
 from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.podgroup import PodGroup
 from concerto.controllers.runtime.metrics import Metrics
@@ -74,8 +75,11 @@ class Informer:
 
 
 def trim_namespace(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a raw Namespace that is read: its name and labels."""
-    return {"metadata": {k: obj["metadata"][k] for k in _NAMESPACE if k in obj["metadata"]}}
+    """The part of a raw Namespace that is read: its name and labels, as far as a pod's are."""
+    metadata = {k: obj["metadata"][k] for k in _NAMESPACE if k in obj["metadata"]}
+    if "labels" in metadata:
+        metadata["labels"] = trim_labels(metadata["labels"])
+    return {"metadata": metadata}
 
 
 class Informers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from concerto.api.object_bounds import is_large
 from concerto.api.selectors import LabelSelector
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.watched_kinds import OnChange
@@ -18,11 +19,12 @@ _METADATA = ("namespace", "name", "uid", "resourceVersion")
 
 
 def trim_to_selector(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a raw Service or workload that is read: its name and selector."""
+    """The part of a raw Service or workload that is read: its name, and its selector if that is not large."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
+    selector = spec.get("selector")
     return {
         "metadata": {key: metadata[key] for key in _METADATA if key in metadata},
-        "spec": {"selector": spec["selector"]} if spec.get("selector") else {},
+        "spec": {"selector": selector} if selector and not is_large(selector) else {},
     }
 
 

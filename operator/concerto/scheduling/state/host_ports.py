@@ -8,7 +8,7 @@ import numpy as np
 
 from concerto.api.counters import add_count_of
 from concerto.api.pod import PodView
-from concerto.api.pod_constraints import WILDCARD, HostPort
+from concerto.api.pod_constraints import EVERY_PORT, WILDCARD, HostPort
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.pod_index import PodIndex
@@ -29,6 +29,8 @@ class HostPortIndex(PodIndex):
     def conflicts(self, ports: tuple[HostPort, ...], rows: Rows) -> Bools:
         """Which rows have a pod that has one of these host ports."""
         taken: Bools = np.zeros(self._rows.size, dtype=np.bool_)
+        for rows_with_every in self._ports.get(("TCP", EVERY_PORT), {}).values():
+            taken[[*rows_with_every]] = True
         for port in ports:
             by_address = self._ports.get((port.protocol, port.port), {})
             addresses = by_address if port.ip == WILDCARD else {port.ip, WILDCARD} & by_address.keys()

@@ -1,0 +1,207 @@
+"""Objects that are as large as the API server takes them: little of them is held, and what counts still counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from concerto.api import pod_kind
+from concerto.api.object_bounds import bound_metadata
+from concerto.api.pod import PodView
+from concerto.api.pod_constraints import HostPort
+from concerto.api.pod_decoding import PodDecoder
+from concerto.api.pod_trimming import trim_pod, trim_target_pod
+from concerto.api.poddisruptionbudget import DisruptionBudget, trim_budget
+from concerto.api.selectors import LabelSelector
+from concerto.api.shared_parts import SharedParts
+from concerto.api.volume_trimming import trim_claim
+from concerto.api.volumes import PersistentVolumeClaim
+from concerto.controllers.autoscaling.targets import trim_target
+from concerto.controllers.scheduling.informers import trim_namespace
+from concerto.controllers.scheduling.workload_informers import trim_to_selector
+from concerto.scheduling.state.host_ports import HostPortIndex
+from concerto.scheduling.state.node_rows import NodeRows
+
+Object = dict[str, Any]
+
+MOST_BYTES = 96 * 1024
+"""Of JSON that is held of any object."""
+TOO_LARGE = ("scheduling constraints of more than 64 KiB",)
+
+
+def pod(spec: Object | None = None, **metadata: Any) -> Object:
+    containers = [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]
+    named = {"namespace": "n", "name": "p", "uid": "u", "resourceVersion": "1"}
+    return {"metadata": named | metadata, "spec": {"containers": containers, **(spec or {})}, "status": {}}
+
+
+def of_container(**fields: Any) -> Object:
+    return {"containers": [pod()["spec"]["containers"][0] | fields]}
+
+
+def requesting(number: int) -> Object:
+    amounts = {f"example.com/r{i}": "1" for i in range(number)} | {"cpu": "1", "memory": "1Gi"}
+    return of_container(resources={"requests": amounts, "limits": amounts})
+
+
+def ports(number: int, **fields: Any) -> Object:
+    return of_container(ports=[{"containerPort": i, **({k: i for k in fields})} for i in range(1, number)])
+
+
+TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
+LARGE = {
+    "tolerations": pod({"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(20_000)]}),
+    "a node selector": pod({"nodeSelector": {f"k{i}": "v" for i in range(40_000)}}),
+    "affinity": pod(
+        {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TERM] * 8_000}}}
+    ),
+    "owners": pod(ownerReferences=[{"apiVersion": "v1", "kind": "K", "name": "n", "uid": f"{i}"} for i in range(9_000)]),
+    "scheduling gates": pod({"schedulingGates": [{"name": f"g{i}"} for i in range(40_000)]}),
+    "resource claims": pod({"resourceClaims": [{"name": f"g{i}"} for i in range(40_000)]}),
+    "ports": pod(ports(40_000)),
+    "host ports": pod(ports(20_000, hostPort=0)),
+    "resources": pod(requesting(20_000)),
+    "containers": pod({"containers": pod()["spec"]["containers"] * 8_000}),
+    "rules of containers": pod(of_container(restartPolicyRules=[{"action": "Restart"}] * 40_000)),
+}  # fmt: skip
+
+
+def both_ways(obj: Object) -> list[Object]:
+    """The pod as it is decoded in a list and in an event."""
+    decoder = PodDecoder(SharedParts())
+    listed = decoder.page(orjson.dumps({"metadata": {"resourceVersion": "9"}, "items": [obj]}))["items"]
+    return [*listed, decoder.event(orjson.dumps({"type": "ADDED", "object": obj}))["object"]]
+
+
+@pytest.mark.parametrize("obj", LARGE.values(), ids=LARGE)
+def test_little_is_held_of_a_large_pod(obj: Object) -> None:
+    assert len(json.dumps(obj)) > 500_000
+    kept = trim_pod(obj)
+    assert len(json.dumps(kept)) < MOST_BYTES
+    assert both_ways(obj) == [kept, kept]
+    assert len(json.dumps(trim_target_pod(obj))) < MOST_BYTES
+    view = PodView.from_raw(kept)
+    assert view.requests["cpu"] >= 1000 and view.requests["memory"] >= 2**30
+
+
+FINE = ("owners", "scheduling gates", "ports", "rules of containers")
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_pod_is_refused_if_its_constraints_make_it_large(name: str) -> None:
+    view = PodView.from_raw(trim_pod(LARGE[name]))
+    expected = () if name in FINE else ("resource claims",) if name == "resource claims" else TOO_LARGE
+    assert view.shape.unsupported == expected
+    assert view.waiting == (name != "scheduling gates")
+
+
+def test_containers_that_are_too_many_count_together() -> None:
+    spec = LARGE["containers"]["spec"] | {
+        "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}],
+        "overhead": {"cpu": "250m"},
+    }
+    whole, kept = PodView.from_raw(pod(spec)), PodView.from_raw(trim_pod(pod(spec)))
+    assert kept.requests == whole.requests == {"cpu": 8_000_750, "memory": 8_000 * 2**30}
+
+
+def test_a_large_pod_with_many_host_ports_counts_as_having_all_of_its_node() -> None:
+    rows = NodeRows()
+    index = HostPortIndex(rows)
+    rows.indexes = (index,)
+    taken, free = rows.row("taken"), rows.row("free")
+    view = PodView.from_raw(trim_pod(LARGE["host ports"]))
+    index.pod_added(view, taken)
+    wanted = (HostPort("10.0.0.1", "UDP", 65_000),)
+    assert index.conflicts(wanted, np.array([taken, free])).tolist() == [True, False]
+    index.pod_removed(view, taken)
+    assert not index.conflicts(wanted, slice(None)).any()
+
+
+def test_a_pod_is_not_refused_for_ports_that_are_not_those_of_its_node() -> None:
+    spec = ports(5_000)
+    spec["containers"][0]["ports"].append({"containerPort": 80, "hostPort": 8080})
+    spec["nodeSelector"] = {"a": "b"}
+    view = PodView.from_raw(trim_pod(pod(spec)))
+    assert view.shape.unsupported == ()
+    assert view.shape.host_ports == (HostPort("0.0.0.0", "TCP", 8080),)
+    assert view.shape.selects_nodes
+
+
+def test_the_controller_is_held_however_many_owners_there_are() -> None:
+    controller = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
+    obj = LARGE["owners"]
+    obj = pod(ownerReferences=[*obj["metadata"]["ownerReferences"], controller])
+    assert trim_pod(obj)["metadata"]["ownerReferences"] == [controller]
+    assert PodView.from_raw(trim_pod(obj)).owner == ("ReplicaSet", "web")
+
+
+@pytest.mark.parametrize("spec", [of_container(image="i" * 100_000), {"containers": [{"name": "c"}] * 1000}])
+def test_kinds_with_long_names_are_not_remembered(spec: Object) -> None:
+    before = pod_kind._cached_kind.cache_info().misses
+    assert pod_kind.kind_of_pod(pod(spec)) == pod_kind.kind_of_pod(pod(spec))
+    assert pod_kind._cached_kind.cache_info().misses == before
+    assert len(max(pod_kind.kind_of_pod(pod(spec)).keys, key=len)) < 300
+
+
+LABELS = {f"k{i}": "v" for i in range(60_000)}
+SELECTOR = {"matchLabels": LABELS}
+OWNERS = [{"apiVersion": "v1", "kind": "K", "name": "n", "uid": f"{i}"} for i in range(20_000)]
+
+
+def plain(spec: Object, **metadata: Any) -> Object:
+    return {"metadata": {"namespace": "n", "name": "o", "uid": "u", "resourceVersion": "1"} | metadata, "spec": spec}
+
+
+OTHERS: dict[str, tuple[Callable[[Object], Object], Object]] = {
+    "a claim's selector": (trim_claim, plain({"selector": SELECTOR})),
+    "a claim's owners": (trim_claim, plain({}, ownerReferences=OWNERS)),
+    "a claim's access modes": (trim_claim, plain({"accessModes": ["ReadWriteOnce"] * 60_000})),
+    "a claim's requests": (trim_claim, plain({"resources": {"requests": LABELS}})),
+    "a budget's selector": (trim_budget, plain({"selector": SELECTOR})),
+    "a Service's selector": (trim_to_selector, plain({"selector": LABELS})),
+    "a workload's selector": (trim_to_selector, plain({"selector": SELECTOR})),
+    "a target's selector": (trim_target, plain({"selector": SELECTOR})),
+    "a namespace's labels": (trim_namespace, plain({}, labels=LABELS)),
+    "labels": (bound_metadata, plain({}, labels=LABELS)),
+    "annotations": (bound_metadata, plain({}, annotations=LABELS)),
+    "owners": (bound_metadata, plain({}, ownerReferences=OWNERS)),
+    "finalizers": (bound_metadata, plain({}, finalizers=[f"a.b/{i}" for i in range(60_000)])),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_little_is_held_of_other_large_objects(name: str) -> None:
+    trim, obj = OTHERS[name]
+    assert len(json.dumps(obj)) > 500_000
+    assert len(json.dumps(trim(obj))) < 1000
+
+
+def test_a_claim_with_a_large_selector_finds_no_volume_and_is_otherwise_as_it_was() -> None:
+    requests = {"requests": {"storage": "1Gi", "other": "1"}, "limits": {"storage": "2Gi"}}
+    spec = {"resources": requests, "accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "storageClassName": "fast"}
+    owners = [*OWNERS, {"kind": "Pod", "uid": "p", "controller": True}]
+    small = plain(spec | {"selector": {"matchLabels": {"a": "b"}}}, ownerReferences=owners)
+    claim = PersistentVolumeClaim.from_raw(trim_claim(small))
+    assert claim == PersistentVolumeClaim.from_raw(small)
+    large = PersistentVolumeClaim.from_raw(trim_claim(plain(spec | {"selector": SELECTOR})))
+    assert large.selector is not None and not large.selector.matches(LABELS)
+
+
+def test_a_budget_with_a_large_selector_protects_all_pods_of_its_namespace() -> None:
+    raw = plain({"selector": SELECTOR}) | {"status": {"disruptionsAllowed": 5}}
+    budget = DisruptionBudget.from_raw(trim_budget(raw))
+    assert (budget.selector, budget.allowed) == (LabelSelector(()), 0)
+
+
+def test_what_concerto_reads_of_large_metadata_is_held() -> None:
+    ours = {"concerto.dev/paused": "true"}
+    obj = bound_metadata(plain({"a": 1}, annotations={**LABELS, **ours}, labels={"concerto.dev/in-flight": ""}))
+    assert obj["metadata"]["annotations"] == ours
+    assert obj["metadata"]["labels"] == {"concerto.dev/in-flight": ""}
+    small = plain({"a": 1}, annotations={"x": "y"}, ownerReferences=OWNERS[:3], finalizers=["f"])
+    assert bound_metadata(json.loads(json.dumps(small))) == small
