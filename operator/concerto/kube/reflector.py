@@ -38,6 +38,8 @@ _T = TypeVar("_T")
 
 IN_A_TURN = 50
 """Objects that consumers take in before others get their turns: a NodeCapacity takes up to a millisecond."""
+_OF_A_PAGE = 5
+"""The same of a page of a list, whose objects may be decoded as they are taken: the largest take up to 30 ms."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Decoding:
     """How what the server sends is decoded.
 
     Attributes:
-        page: of a list.
+        page: of a list; its items may be decoded as they are read, once.
         event: of a watch.
         trims: whether objects are decoded as they are kept, and not as the server sent them.
     """
@@ -224,7 +226,7 @@ class Reflector:
             ):
                 version: str = (page.get("metadata") or {})["resourceVersion"]
                 self._compare(version)
-                for item in page.get("items") or []:
+                async for item in in_turns(page.get("items") or [], _OF_A_PAGE):
                     if not self._decoding.trims:
                         # Items of a list do not say what they are; consumers rely on both
                         item.setdefault("apiVersion", self.resource.api_version)
@@ -364,11 +366,11 @@ class Reflector:
             pass
 
 
-async def in_turns(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """One after the other; after each `IN_A_TURN` of them other tasks get their turns."""
+async def in_turns(items: Iterable[_T], number: int = IN_A_TURN) -> AsyncIterator[_T]:
+    """One after the other; after each so many of them other tasks get their turns."""
     for index, item in enumerate(items, start=1):
         yield item
-        if index % IN_A_TURN == 0:
+        if index % number == 0:
             await asyncio.sleep(0)
 
 

@@ -11,6 +11,7 @@ from concerto.api.object_bounds import bound_metadata
 from concerto.api.pod_decoding import PodDecoder
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
+from concerto.controllers.runtime.page_decoding import decode_page
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, Session
 from concerto.kube.reflector import Decoding, in_turns, key_of
@@ -72,7 +73,7 @@ class FollowedKind:
             resource,
             on_change=self._on_change,
             trim=bound_metadata if trim is None else None if trim is trim_pod else partial(self._trimmed, trim),
-            decoding=Decoding() if trim is None else self._decoding(resource, trim),
+            decoding=self._decoding(resource, trim),
             field_selector=field_selector or None,
             settings=ReflectorSettings(
                 page_size=_PAGE_SIZES.get(resource.group_resource), streams=resource.group_resource in _STREAMED
@@ -121,10 +122,10 @@ class FollowedKind:
         """A readiness check: has this kind been listed?"""
         return None if self.reflector.synced.is_set() else "not listed yet"
 
-    def _decoding(self, resource: Resource, trim: Trim) -> Decoding:
-        """Of what is trimmed. Of pods, nothing is decoded that `trim_pod` leaves out, whatever else is left out."""
-        if resource.group_resource != PODS.group_resource:
-            return Decoding()
+    def _decoding(self, resource: Resource, trim: Trim | None) -> Decoding:
+        """Of pods that are trimmed, nothing is decoded that `trim_pod` leaves out, whatever else is left out."""
+        if trim is None or resource.group_resource != PODS.group_resource:
+            return Decoding(decode_page)
         trims = trim is trim_pod
         decoder = PodDecoder(self._parts, partial(self._trimmed, trim) if trims else lambda pod: pod)
         return Decoding(decoder.page, decoder.event, trims=trims)
