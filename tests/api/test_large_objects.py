@@ -49,8 +49,8 @@ def requesting(number: int) -> Object:
     return of_container(resources={"requests": amounts, "limits": amounts})
 
 
-def ports(number: int, **fields: Any) -> Object:
-    return of_container(ports=[{"containerPort": i, **({k: i for k in fields})} for i in range(1, number)])
+def ports(number: int, *fields: str) -> Object:
+    return of_container(ports=[dict.fromkeys(("containerPort", *fields), i) for i in range(1, number)])
 
 
 TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
@@ -60,11 +60,11 @@ LARGE = {
     "affinity": pod(
         {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TERM] * 8_000}}}
     ),
-    "owners": pod(ownerReferences=[{"apiVersion": "v1", "kind": "K", "name": "n", "uid": f"{i}"} for i in range(9_000)]),
+    "owners": pod(ownerReferences=[{"apiVersion": "v1", "kind": "K", "name": "n", "uid": f"{i}"} for i in range(9000)]),
     "scheduling gates": pod({"schedulingGates": [{"name": f"g{i}"} for i in range(40_000)]}),
     "resource claims": pod({"resourceClaims": [{"name": f"g{i}"} for i in range(40_000)]}),
     "ports": pod(ports(40_000)),
-    "host ports": pod(ports(20_000, hostPort=0)),
+    "host ports": pod(ports(20_000, "hostPort")),
     "resources": pod(requesting(20_000)),
     "containers": pod({"containers": pod()["spec"]["containers"] * 8_000}),
     "rules of containers": pod(of_container(restartPolicyRules=[{"action": "Restart"}] * 40_000)),

@@ -47,3 +47,12 @@ def test_a_port_of_which_other_pods_have_many_addresses_costs_what_it_asks_for()
         return steps_of(lambda: passes(NodePorts(), asked))
 
     assert steps(400) < 6 * steps(100), "16 times where each is compared with each"
+
+
+@pytest.mark.parametrize("nodes", [3, 40], ids=["few rows", "many rows"])
+def test_a_pod_with_many_ports_is_compared_with_those_of_each_node(nodes):
+    many = ports(*((number,) for number in range(1, 300)))
+    there = [pod(f"p{i}", nodeName=f"n{i}", **many) for i in range(nodes)]
+    there += [pod("other", nodeName="free", **ports((1000,), (299, "10.0.0.1", "UDP")))]
+    asked = query(cluster_state([*(node(f"n{i}") for i in range(nodes)), node("free")], there), pod("p", **many))
+    assert passes(NodePorts(), asked) == ["free"]

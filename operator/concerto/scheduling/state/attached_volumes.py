@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from concerto.api.volume_migration import VolumeID
-from concerto.scheduling.state.columns import Ints, widened
+from concerto.scheduling.state.columns import Ints, Rows, numbered, widened
 
 NO_LIMIT = 2**31
 """Stands for a node whose driver names no limit."""
+_FEW = 32
+"""Rows that are looked at one by one."""
 
 
 class AttachedVolumes:
@@ -36,9 +38,15 @@ class AttachedVolumes:
         """By row, how many of the driver's volumes the node can have; ``NO_LIMIT`` where there is no limit."""
         return self._column(self._limits, driver, NO_LIMIT)
 
-    def rows_with(self, volume: VolumeID) -> Ints:
-        """The rows with a pod that uses the volume."""
-        return np.array(list(self._by_pods.get(volume, ())), dtype=np.int64)
+    def number_there(self, volumes: Iterable[VolumeID], rows: Rows) -> Ints:
+        """How many of the volumes are used by pods on each of the rows."""
+        used_on = [found for volume in volumes if (found := self._by_pods.get(volume)) is not None]
+        if len(few := numbered(rows, self._width)) <= _FEW:
+            return np.array([sum(row in each for each in used_on) for row in few], dtype=np.int64)
+        number: Ints = np.zeros(self._width, dtype=np.int64)
+        for each in used_on:
+            number[[*each]] += 1
+        return number[rows]
 
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""

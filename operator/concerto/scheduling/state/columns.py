@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -23,6 +23,12 @@ _Entry = TypeVar("_Entry", bound=np.generic)
 def compact(rows: Rows) -> Rows:
     """The same rows; a single one as a slice, of which numpy reads an entry in a fraction of the time."""
     return rows if isinstance(rows, slice) or len(rows) != 1 else slice(int(rows[0]), int(rows[0]) + 1)
+
+
+def numbered(rows: Rows, size: int) -> Sequence[int]:
+    """The numbers of these rows, of so many."""
+    numbers: list[int] | range = range(size)[rows] if isinstance(rows, slice) else rows.tolist()
+    return numbers
 
 
 def union(one: Ints, other: Ints) -> Ints:

@@ -57,11 +57,8 @@ class NodeVolumeLimits(FilterDefaults):
         codes = np.zeros(len(state.query.basis[rows]), dtype=np.int8)
         for driver, count in Counter(driver for driver, _ in state.volumes).items():
             limits = index.use.attached.limits(driver)[rows]
-            new: Ints = np.full(state.query.cluster.size, count, dtype=np.int64)
-            for volume in state.volumes:
-                if volume[0] == driver:
-                    new[index.use.attached.rows_with(volume)] -= 1
-            needed = new[rows]
+            there = index.use.attached.number_there(filter(lambda volume: volume[0] == driver, state.volumes), rows)
+            needed = count - there
             codes[(needed > 0) & (index.use.attached.used(driver)[rows] + needed > limits)] = 2
         for driver in _required_drivers(index, state.volumes):
             codes[~_installed(state.query, driver, rows)] = 1
