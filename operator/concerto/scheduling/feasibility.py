@@ -11,7 +11,6 @@ from concerto.api.pod import PodView
 from concerto.scheduling.framework import Filter, Plugin, Query, Reach
 from concerto.scheduling.nominated_room import insufficient_beside, refusal_beside
 from concerto.scheduling.state.columns import NO_ROWS, Bools, Ints, Rows, compact, union
-from concerto.scheduling.state.what_if import RowWhatIf
 
 Placement = tuple[PodView | None, int]
 """A pod that the cycle has placed and its row; without a pod, a row that has changed in another way."""
@@ -106,7 +105,7 @@ class Feasibility:
             return True
         if insufficient_beside(self._cluster, self._pod, row, self.filters, nominated):
             return False
-        return not refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated)
+        return not refusal_beside(self._cluster, row, self.filters, nominated)
 
     def passes(self, row: int) -> bool:
         """Whether the filters let the row pass, whatever pods are nominated for it."""

@@ -101,9 +101,14 @@ def insufficient_beside(
     return found
 
 
-def refusal_beside(what_if: RowWhatIf, row: int, filters: Prepared, nominated: Sequence[PodView]) -> tuple[str, ...]:
+def names_of(filters: Prepared) -> frozenset[str]:
+    """The filters' names."""
+    return frozenset(plugin.name for plugin, _ in filters)
+
+
+def refusal_beside(cluster: ClusterState, row: int, filters: Prepared, nominated: Sequence[PodView]) -> tuple[str, ...]:
     """Why the filters refuse the row with these pods on it, too; empty if they do not. All is as before then."""
-    with what_if:
+    with RowWhatIf(cluster, row, names_of(filters)) as what_if:
         trial = RowTrial(what_if, row, filters)
         for pod in nominated:
             trial.place(pod)

@@ -19,7 +19,6 @@ from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import NO_ROWS, Ints
 from concerto.scheduling.state.comparisons import TooManyComparisons
-from concerto.scheduling.state.what_if import RowWhatIf
 
 UNSCHEDULABLE = "Unschedulable"
 """Reason of the condition PodScheduled for which a cluster autoscaler adds nodes."""
@@ -222,6 +221,6 @@ def _refused_beside(
     """
     cluster, pods = query.cluster, nominated[query.cluster.names[row]]
     refusal: Sequence[str] = () if in_full else insufficient_beside(cluster, query.pod, row, filters, pods)
-    refusal = refusal or refusal_beside(RowWhatIf(cluster, row), row, filters, pods)
+    refusal = refusal or refusal_beside(cluster, row, filters, pods)
     reasons.update(refusal)
     return bool(refusal)

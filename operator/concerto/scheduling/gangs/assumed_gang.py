@@ -18,7 +18,6 @@ from concerto.scheduling.framework import Reach
 from concerto.scheduling.gangs.gang_queries import GangQueries
 from concerto.scheduling.gangs.trial import Trial
 from concerto.scheduling.nominated_room import refusal_beside
-from concerto.scheduling.state.what_if import RowWhatIf
 
 
 class AssumedGang:
@@ -76,7 +75,7 @@ class AssumedGang:
             return False
         own = {each.uid for each in self._queries.gang.members}
         nominated = [each for each in cluster.nominations.beside(pod, assignment.node) if each.uid not in own]
-        if nominated and refusal_beside(RowWhatIf(cluster, row), row, filters, nominated):
+        if nominated and refusal_beside(cluster, row, filters, nominated):
             return False
         for plugin, state in filters:
             assignment = plugin.reserve(state, assignment)

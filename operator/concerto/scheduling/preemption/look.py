@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.scheduling.framework import Reach
-from concerto.scheduling.nominated_room import RowTrial
+from concerto.scheduling.nominated_room import RowTrial, names_of
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.eligibility import may_be_evicted
 from concerto.scheduling.preemption.victims import choose_victims
@@ -50,7 +50,7 @@ class NodeLook:
         every = node in self.refusing
         concerned = (plugin for plugin in self.profile.filters if every or plugin.reach is not Reach.NOWHERE)
         filters = [(plugin, state) for plugin in concerned if (state := plugin.prepare(query)) is not None]
-        with RowWhatIf(cluster, row) as what_if:
+        with RowWhatIf(cluster, row, names_of(filters)) as what_if:
             trial = _Trial(RowTrial(what_if, row, filters), pod, cluster.nominations.beside(pod, node))
             victims = choose_victims(possible, cluster.budgets.of(possible), trial)
             return trial.row.refusal() if victims is None else Candidate(node, victims)

@@ -6,6 +6,7 @@ read the cluster in between: there must be no await before the end.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -39,10 +40,19 @@ class RowWhatIf:
     Args:
         cluster: the cluster.
         row: the row.
+        asked: names of the filters that are asked, all of which are prepared already; None if any may be prepared.
+            Indexes that none of them reads any more stay as they are: pods may have hundreds of affinity terms, host
+            ports or claims, and a hundred pods may come and go on a row.
     """
 
-    def __init__(self, cluster: ClusterState, row: int) -> None:
+    def __init__(self, cluster: ClusterState, row: int, asked: Collection[str] | None = None) -> None:
         self._cluster = cluster
+        self._indexes = cluster.filtered_by
+        if asked is not None:
+            left_out: list[object] = [cluster.terms.refusing, cluster.pod_counts]  # read when a filter is prepared
+            left_out += [cluster.ports] if "NodePorts" not in asked else []
+            left_out += [cluster.volumes] if "NodeVolumeLimits" not in asked else []
+            self._indexes = tuple(index for index in cluster.filtered_by if index not in left_out)
         self._row = row
         self._node = cluster.names[row]
         self._account = cluster.ledger.nodes.get(self._node) or NodeAccount()
@@ -77,7 +87,7 @@ class RowWhatIf:
     def remove(self, pod: PodView) -> None:
         """Take off a pod that is on the row."""
         cluster, row, uid = self._cluster, self._row, pod.uid
-        for index in cluster.filtered_by:
+        for index in self._indexes:
             index.pod_removed(pod, row)
         units = self._account.lift(uid) if uid in self._account.live else 0
         claim, cpus = cluster.large_pods.lift(uid), cluster.cpus.lift(self._node, uid)
@@ -87,7 +97,7 @@ class RowWhatIf:
     def add(self, pod: PodView) -> None:
         """Put back a pod that was taken off."""
         cluster, lifted = self._cluster, self._off.pop(pod.uid)
-        for index in cluster.filtered_by:
+        for index in self._indexes:
             index.pod_added(lifted.pod, self._row)
         if lifted.units:
             self._account.put_back(pod.uid, lifted.units)
@@ -99,7 +109,7 @@ class RowWhatIf:
     def place(self, pod: PodView) -> None:
         """Put a pod on the row that is on none."""
         self._more[pod.uid] = pod
-        for index in self._cluster.filtered_by:
+        for index in self._indexes:
             index.pod_added(pod, self._row)
         if pod.counted:
             self._account.add_pod(pod.uid, UNITS_PER_POD)
@@ -108,7 +118,7 @@ class RowWhatIf:
     def withdraw(self, pod: PodView) -> None:
         """Take a placed pod off again."""
         del self._more[pod.uid]
-        for index in self._cluster.filtered_by:
+        for index in self._indexes:
             index.pod_removed(pod, self._row)
         if pod.counted:
             self._account.remove_pod(pod.uid)
