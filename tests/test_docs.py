@@ -115,6 +115,7 @@ def test_the_default_downscale_window_is_stated_as_it_is(path):
     share, shortest, longest = 100 * action.hold_share, action.hold_min_seconds, action.hold_max_seconds
     text = " ".join((REPOSITORY / path).read_text().split())
     assert (action.min_drop, action.min_drop_replicas) == (0.25, 2.0)
+    assert action.release_errors == 2.0
     assert ControllerSettings().downscale_stabilization_seconds == 300.0
     assert f"{share:g} % of the horizon, between {shortest:g}s and {longest / 60:g}m" in text
 

@@ -62,7 +62,14 @@ def test_without_behavior(recent, current, desired, want):
 RELEASES = {
     "old recommendations hold no higher than the release": (((200, 12),), 12, 3, Release(6, 2.0, 45.0), 6),
     "a fall that is not worth a rescale waits for the window": (((200, 12),), 12, 11, Release(6, 2.0, 45.0), 12),
-    "recent recommendations hold in any case": (((200, 12), (40, 9)), 12, 3, Release(6, 2.0, 45.0), 9),
+    "recent recommendations hold in any case": (((200, 12), (40, 7)), 12, 3, Release(6, 2.0, 45.0), 7),
+    "a fall that goes on by more than a rescale is worth waits for its end": (
+        ((200, 12), (40, 9)),
+        12,
+        3,
+        Release(6, 2.0, 45.0),
+        12,
+    ),
     "a release above the old recommendations changes nothing": (((200, 8),), 8, 3, Release(20, 1.0, 45.0), 8),
     "what was released does not come back": (((200, 12),), 6, 5, Release(6, 2.0, 45.0), 6),
     "a release never raises": ((), 5, 4, Release(9, 1.0, 45.0), 4),

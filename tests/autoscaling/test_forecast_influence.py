@@ -229,6 +229,39 @@ def test_what_is_released_early_follows_from_the_upper_end_and_the_cost_of_a_res
     assert few.min_drop == 2.0
 
 
+def test_replicas_that_noise_would_soon_ask_for_again_are_not_released():
+    calm = ForecastResult("ForecastActive", "Linear", 8.0, 10.0, 135.0)
+    noisy = replace(calm, noise=0.75)
+    assert [with_hold(Bounds(50), r, ACTION, None, 12).release.replicas for r in (calm, noisy)] == [8, 9]
+
+
+def test_a_steady_load_of_days_keeps_the_replicas_that_its_noise_asks_for():
+    """A load of 8 whose readings are off by 0.73: 8 replicas are asked for more every few minutes, and 9 hardly."""
+    rng, end = np.random.default_rng(2), 3 * DAY
+    subjects = []
+    for _ in range(30):
+        fine, coarse = Ring(15, 240), Ring(300, 864)
+        for at, load in zip(np.arange(0.0, end, 300.0), 8.0 + 0.16 * rng.normal(size=864), strict=True):
+            coarse = coarse.add(at, load)
+        for at, load in zip(np.arange(end - 3600.0, end, 15.0), 8.0 + 0.73 * rng.normal(size=240), strict=True):
+            fine = fine.add(at, load)
+        subjects.append(Subject(fine, coarse, 142.5, end - 7.5))
+    active = [r for r in predict(subjects, end, ForecastSettings(), stale_seconds=120.0) if r.is_active]
+    kept = [with_hold(Bounds(50), result, ACTION, None, 11).release.replicas for result in active]
+    assert len(kept) >= 5
+    assert np.mean(np.array(kept) >= 9) >= 0.9
+
+
+def test_noise_is_that_of_a_sample_unless_the_load_falls_for_certain():
+    rng = np.random.default_rng(1)
+    steady, falling = look(
+        subject(8.0 + 0.7 * rng.normal(size=240)),
+        subject(np.append(np.full(220, 9.0), np.linspace(9.0, 3.0, 20)) + 0.1 * rng.normal(size=240)),
+    )
+    assert steady.noise == pytest.approx(0.7, rel=0.2)
+    assert falling.noise == 0.0
+
+
 def test_the_longer_pods_take_the_more_room_is_used_for_what_is_unlikely():
     action = ActionSettings(rise_room=4.0, rise_room_power=0.5)
     assert [action.upper_room(seconds) for seconds in (33.75, 135.0, 540.0)] == [2.0, 4.0, 8.0]

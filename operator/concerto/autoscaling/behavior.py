@@ -180,7 +180,9 @@ def _released(release: Release | None, memory: Memory, current: int, desired: in
     needed = max(recent, release.replicas)
     # Old recommendations must not bring back replicas that were released
     held = max(min(highest, current), min(recent, highest))
-    return needed if held - needed >= release.min_drop else held
+    # While a fall goes on so fast that the next one would be worth a rescale, too, one is enough for both
+    goes_on = needed - max(desired, release.replicas) >= release.min_drop
+    return held if goes_on or held - needed < release.min_drop else needed
 
 
 def scale_up_limit(rules: ScalingRules, events: Sequence[ScaleEvent], current: int, now: float) -> int:

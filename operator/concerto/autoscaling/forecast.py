@@ -45,6 +45,7 @@ class Forecasts:
     Attributes:
         expected: demand within the horizon, in replicas; NaN during warm-up.
         upper: the same with the margin for past errors; part of it may use the room above the target.
+        noise: standard deviation of a sample; 0 where it is not known, and while the load falls for certain.
         expected_before: the highest demand as forecast one sample earlier; NaN where it is not known.
         model: index into ``names``.
         names: candidates, e.g. ``Linear``.
@@ -59,6 +60,7 @@ class Forecasts:
 
     expected: Floats
     upper: Floats
+    noise: Floats
     expected_before: Floats
     model: NDArray[np.int64]
     names: tuple[str, ...]
@@ -206,9 +208,11 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
     unchanged = np.where(np.isfinite(error), actual - series, np.nan)
     no_change = _cost(basis, np.where(np.isfinite(error), series, np.nan), actual, weights)
     changes = np.nan_to_num(np.abs(unchanged)).any(axis=1)
+    falls = basis.lines[settings.linear_windows[0]].surely_falls(basis.spread, settings.falling_errors)[:, -1]
     return Forecasts(
         expected=np.where(warm, np.maximum(expected, 0.0), np.nan),
         upper=np.where(warm, np.maximum(upper, 0.0), np.nan),
+        noise=np.where(falls, 0.0, np.nan_to_num(basis.spread[:, -1])),
         expected_before=np.minimum(np.array([_before(c.past) for c in candidates])[best, rows], plausible),
         model=best,
         names=tuple(c.name for c in candidates),

@@ -53,6 +53,8 @@ class ActionSettings:
         min_drop: replicas that are released before the window is over, as a share of the present ones, at least: a
             rescale that was wrong costs a start-up ...
         min_drop_replicas: ... and at least so many: of few replicas one is a large share, and noise takes it away.
+        release_errors: unless load falls for certain, replicas that carry what is expected and so many standard
+            deviations of a sample are not released, or metrics would soon ask for them again; 0: they are.
         hold_share: recommendations of the last part of the horizon hold in any case ...
         hold_min_seconds: ... for at least this time ...
         hold_max_seconds: ... and at most this time.
@@ -65,6 +67,7 @@ class ActionSettings:
     min_rise_before: float = 0.5
     min_drop: float = 0.25
     min_drop_replicas: float = 2.0
+    release_errors: float = 2.0
     hold_share: float = 0.15
     hold_min_seconds: float = 45.0
     hold_max_seconds: float = 300.0
@@ -126,6 +129,7 @@ class ForecastResult:
         persistence_percent: error of the assumption that nothing changes.
         samples: forecasts that were tested.
         expected_before: expected demand as forecast one sample earlier; None if it is not known.
+        noise: standard deviation of a sample, in replicas; 0 while the load falls for certain.
     """
 
     reason: str
@@ -138,6 +142,7 @@ class ForecastResult:
     persistence_percent: float | None = None
     samples: int = 0
     expected_before: float | None = None
+    noise: float = 0.0
 
     @property
     def is_active(self) -> bool:
@@ -204,13 +209,22 @@ def with_hold(
     if given_seconds is not None:
         controller = replace(bounds.controller, downscale_stabilization_seconds=given_seconds)
         return replace(bounds, controller=controller)
-    level = result.upper / (1.0 + action.upper_room(result.horizon_seconds) * bounds.tolerances.scale_up)
     release = Release(
-        min(math.ceil(level - 1e-9), MAX_REPLICAS),
+        min(math.ceil(_released_to(result, action, bounds.tolerances.scale_up) - 1e-9), MAX_REPLICAS),
         max(action.min_drop_replicas, action.min_drop * current),
         action.hold_seconds(result.horizon_seconds),
     )
     return replace(bounds, release=release)
+
+
+def _released_to(result: ForecastResult, action: ActionSettings, tolerance: float) -> float:
+    """Replicas that are needed in any case: for the upper end, and so that noise makes metrics ask for no more."""
+    if result.upper is None or result.expected is None:
+        return 0.0
+    unlikely = result.upper / (1.0 + action.upper_room(result.horizon_seconds) * tolerance)
+    if not result.noise or not action.release_errors:
+        return unlikely
+    return max(unlikely, (result.expected + action.release_errors * result.noise) / (1.0 + tolerance))
 
 
 def _together(
@@ -315,6 +329,7 @@ def _result(subject: Subject, found: Forecasts, row: int, now: float, stale_seco
         int(found.samples[row]),
         # Demand that is certain needs no second sample
         _finite(found.expected_before[row]) if known and not subject.min_demand else None,
+        float(found.noise[row]),
     )
 
 
