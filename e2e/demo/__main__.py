@@ -240,6 +240,8 @@ def leave_running(stack: ExitStack, system: System) -> None:
     }
     STATE.write_text(json.dumps(state))
     stack.pop_all()
+    if system.real is None:
+        say("simulated nodes and their operator end with this command: only the control plane goes on", "yellow")
     console.print(f"\nexport KUBECONFIG={system.cluster.kubeconfig}")
     console.print(f"kubectl of the same version: {system.cluster.kubectl_path}\n`make demo-down` ends it.")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,6 +17,7 @@ import yaml
 from e2e.demo import __main__ as demo
 from e2e.demo.job import ORDINARY_STEPS_PER_SECOND, SAMPLE, burn
 from e2e.demo.trace import wait_seconds
+from e2e.testbed import system as testbed
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +31,55 @@ def test_a_second_demo_does_not_forget_the_first(state, capsys):
     assert demo.demo() == 1
     assert "make demo-down" in capsys.readouterr().out
     assert state.exists()
+
+
+class Part:
+    """Operator or agent."""
+
+    pid = 1
+
+    def __init__(self, *_, **__):
+        self.is_running = False
+
+    def start(self, **_):
+        self.is_running = True
+
+    def stop(self):
+        self.is_running = False
+
+    def wait_ready(self):
+        pass
+
+
+class Nodes(dict):
+    """Real nodes, which have been started."""
+
+    def __iter__(self):
+        return iter(self.values())
+
+    def wait_ready(self):
+        pass
+
+    def detach(self):
+        return 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_operator_and_agents_go_on_after_a_demo_that_was_to_be_left_running(kept, tmp_path, monkeypatch):
+    node = SimpleNamespace(name="n1", import_image=lambda _: None)
+    monkeypatch.setattr(testbed, "RealNodes", lambda *_: nullcontext(Nodes(n1=node)))
+    monkeypatch.setattr(testbed, "build_image", lambda *_: None)
+    monkeypatch.setattr(testbed, "operator_process", Part)
+    monkeypatch.setattr(testbed, "agent_on", Part)
+    monkeypatch.setattr(testbed.System, "wait_measured", lambda _: None)
+    cluster = SimpleNamespace(work_dir=tmp_path, logs=tmp_path, kubeconfig="", kubectl_path="")
+    with ExitStack() as stack:
+        system = stack.enter_context(testbed.real_system(cluster, print, ("n1",), outlives_us=True))
+        parts = [system.operator, *system.agents.values()]
+        if kept:
+            demo.leave_running(stack, system)
+        gc.collect()
+    assert [part.is_running for part in parts] == [kept, kept]
 
 
 def test_demo_down_leaves_processes_alone_that_only_have_the_number_of_one_of_ours(state, tmp_path):

@@ -178,7 +178,12 @@ def real_system(
         say("agents and operator: started, each with its own service account token (5 s to the first capacity)")
         operator.wait_ready()
         system.wait_measured()
-        yield system
+        try:
+            yield system
+        except GeneratorExit:  # the context was not left, but forgotten
+            if outlives_us:
+                stack.pop_all()
+            raise
 
 
 @contextlib.contextmanager
