@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from concerto.api.pod_end import containers_have_ended
 from concerto.api.pod_kind import kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node
 from concerto.api.timestamps import read_timestamp
@@ -56,7 +57,7 @@ def trim_pod(pod: Object) -> Object:
             "acceptedAt": status.get("startTime"),
             "startedAt": _first_start(status),
             "running": _running(status),
-            "finished": status.get("phase") in ("Succeeded", "Failed"),
+            "finished": status.get("phase") in ("Succeeded", "Failed") or containers_have_ended(metadata, spec, status),
         },
     }
 

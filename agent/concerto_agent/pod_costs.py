@@ -38,7 +38,7 @@ class _Pod:
         kind: which pods it is like.
         bound_at: monotonic time since which it holds its place, seconds.
         cpu_limit: cores that its quota allows; None without one.
-        finished: whether the API server shows that it has ended.
+        finished: whether the API server shows that it, or every container of it, has ended.
     """
 
     kind: Kind
@@ -65,7 +65,7 @@ _UNUSED = _Use(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class _Ending:
-    """A pod whose containers have ended, and which the API server does not show to have ended yet.
+    """A pod whose containers have ended, which the API server does not show yet.
 
     Attributes:
         pod: the pod.
@@ -85,7 +85,8 @@ class _Ending:
 class PodCosts:
     """The costs of one node's counted pods.
 
-    A pod holds its place until the API server shows its end: that is when the scheduler may give its place away.
+    A pod holds its place until the API server shows the end of its last container: that is when the scheduler may give
+    its place away.
 
     Attributes:
         start_cost: what its pods' starts and ends cost the node.

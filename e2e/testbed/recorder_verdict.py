@@ -24,7 +24,26 @@ def revision_of(obj: dict[str, Any]) -> int:
 
 
 def _ended(pod: dict[str, Any]) -> bool:
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    """Whether it computes nothing any more: kubelet reports the end of containers a second before the pod's."""
+    status, spec = pod.get("status", {}), pod.get("spec", {})
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return True
+    groups = ("containerStatuses", "initContainerStatuses")
+    ends = {c["name"]: c.get("state", {}).get("terminated") for group in groups for c in status.get(group) or ()}
+    sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+    if not ends or not all(ends.get(c["name"]) for c in (*spec.get("containers", ()), *sidecars)):
+        return False
+    policy = spec.get("restartPolicy", "Always")
+    if "deletionTimestamp" in pod["metadata"]:
+        return True
+    return all(
+        not c.get("restartPolicyRules")
+        and (
+            (own := c.get("restartPolicy", policy)) == "Never"
+            or (own == "OnFailure" and ends[c["name"]].get("exitCode") == 0)
+        )
+        for c in spec.get("containers", ())
+    )
 
 
 def _counts(pod: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from concerto.api.conditions import find_condition
+from concerto.api.pod_end import TERMINAL, containers_have_ended
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node, spreading_owner
 from concerto.api.pod_requests import resized_requests
@@ -62,7 +63,8 @@ class PodView:
         mirror: whether it stands for a static pod, which its kubelet runs on, and shows again, if it is deleted.
         group: name of its PodGroup, in its namespace (``spec.schedulingGroup.podGroupName``); empty without one.
         start_fails: whether none of its containers has ever run, and one can't be created (ImagePullBackOff).
-        uses_nothing: whether it does not count because its start has failed for long (``UnstartedPods``).
+        uses_nothing: whether it does not count because all its containers have ended for good, or because its start has
+            failed for long (``UnstartedPods``). What it requests counts until its kubelet has taken it down.
         nonzero: cpu millicores and memory bytes that it counts for with defaults for containers without a request,
             while it is being resized; None: those of its shape.
     """
@@ -111,7 +113,7 @@ class PodView:
     @property
     def terminal(self) -> bool:
         """Whether it has ended, so that it uses nothing of its node any more."""
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in TERMINAL
 
     @property
     def waiting(self) -> bool:
@@ -145,6 +147,8 @@ class PodView:
         ready, scheduled = by_type.get("Ready") or {}, by_type.get("PodScheduled") or {}
         since, scheduled_at = ready.get("lastTransitionTime"), read_timestamp(scheduled.get("lastTransitionTime"), None)
         deleting = "deletionTimestamp" in metadata
+        phase, counted = status.get("phase") or "Pending", not belongs_to_node(obj)
+        uses_nothing = counted and phase not in TERMINAL and containers_have_ended(metadata, spec, status)
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -157,9 +161,10 @@ class PodView:
             scheduler_name=spec.get("schedulerName") or "default-scheduler",
             priority=spec.get("priority") or 0,
             created=read_timestamp(metadata.get("creationTimestamp"), 0.0),
-            phase=status.get("phase") or "Pending",
+            phase=phase,
             deleting=deleting,
-            counted=not belongs_to_node(obj),
+            counted=counted and not uses_nothing,
+            uses_nothing=uses_nothing,
             mirror=MIRROR in (metadata.get("annotations") or ()),
             group=pod_group_of(spec),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),

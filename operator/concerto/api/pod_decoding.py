@@ -21,6 +21,7 @@ from concerto.api import pod_start
 from concerto.api import pod_trimming as kept
 from concerto.api.object_bounds import MAX_BYTES, controlling_owner
 from concerto.api.pod_bounds import bound_spec
+from concerto.api.pod_end import may_have_ended
 from concerto.api.pod_ownership import MIRROR
 from concerto.api.pod_volumes import SOURCES, trim_volumes
 from concerto.api.shared_parts import SharedParts
@@ -132,22 +133,31 @@ class PodDecoder:
         for key in _STATUS_PARTS:
             if (value := getattr(status, key)) is not UNSET:
                 found[key] = self._parts.read(bytes(value))
-        for key in _CONTAINER_STATUSES:
-            statuses = getattr(status, key)
-            if statuses is not UNSET and (reported := self._container_statuses(statuses, status.phase)):
+        groups = {key: each for key in _CONTAINER_STATUSES if (each := getattr(status, key)) is not UNSET}
+        ended = _may_have_ended(groups.get("containerStatuses"), status.phase)
+        for key, statuses in groups.items():
+            if reported := self._container_statuses(statuses, status.phase, ended):
                 found[key] = reported
         if status.conditions is not UNSET and (conditions := _conditions(status.conditions)):
             found["conditions"] = conditions
         return found
 
-    def _container_statuses(self, statuses: list[Any], phase: Any) -> Any:
-        if phase == "Pending":
-            trimmed = (kept.trim_container_status(each, phase) for each in orjson.loads(_encode(statuses)))
+    def _container_statuses(self, statuses: list[Any], phase: Any, ended: bool) -> Any:
+        if phase == "Pending" or ended:
+            read = orjson.loads(_encode(statuses))
+            trimmed = (kept.trim_container_status(each, phase, ended=ended) for each in read)
             return [each for each in trimmed if each]
         resized = [each for each in statuses if each.resources is not UNSET or each.allocatedResources is not UNSET]
         for each in resized:
             each.restartCount = each.state = each.lastState = UNSET
         return self._parts.read(_encode(resized)) if resized else None
+
+
+def _may_have_ended(statuses: list[Any] | None, phase: Any) -> bool:
+    """``may_have_ended``, for which few statuses are decoded: most pods have a container without an end."""
+    if not statuses or not all(each.state is not UNSET and _END in bytes(each.state) for each in statuses):
+        return False
+    return may_have_ended({"phase": phase, "containerStatuses": orjson.loads(_encode(statuses))})
 
 
 def _read_spec(text: bytes) -> dict[str, Any]:
@@ -213,6 +223,7 @@ class _Condition(Struct, gc=False):
     lastTransitionTime: str | UnsetType | None = UNSET
 
 
+_END = b'"terminated"'
 _NO_SOURCE = (UNSET,) * len(SOURCES)
 _OTHER_METADATA = ("generateName", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _STATUS_TEXTS = ("phase", "startTime", "hostIP", "nominatedNodeName")

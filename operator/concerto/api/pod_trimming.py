@@ -9,6 +9,7 @@ from typing import Any
 
 from concerto.api.object_bounds import controlling_owner
 from concerto.api.pod_bounds import bound_spec
+from concerto.api.pod_end import may_have_ended, trim_ended
 from concerto.api.pod_ownership import MIRROR
 from concerto.api.pod_start import trim_start
 from concerto.api.pod_volumes import trim_volumes
@@ -65,8 +66,9 @@ def _trim(obj: Raw) -> dict[str, Any]:
     if volumes := trim_volumes(spec.get("volumes")):
         trimmed["volumes"] = volumes
     trimmed_status: dict[str, Any] = {k: status[k] for k in STATUS if k in status}
+    ended = may_have_ended(status)
     for statuses in ("containerStatuses", "initContainerStatuses"):
-        kept = [trim_container_status(s, status.get("phase")) for s in status.get(statuses) or ()]
+        kept = [trim_container_status(s, status.get("phase"), ended=ended) for s in status.get(statuses) or ()]
         if any(kept):
             trimmed_status[statuses] = [s for s in kept if s]
     conditions = [
@@ -84,11 +86,13 @@ def trim_labels(labels: Any) -> Any:
     return {} if labels and len(labels) > _FEW_LABELS and _has_too_much_text(labels) else labels
 
 
-def trim_container_status(status: Raw, phase: str | None) -> dict[str, Any]:
-    """The part of a container's status that is read of a pod in this phase."""
+def trim_container_status(status: Raw, phase: str | None, *, ended: bool = False) -> dict[str, Any]:
+    """The part of a container's status that is read of a pod in this phase; ``ended``: all have ended for good."""
     resized = "resources" in status or "allocatedResources" in status
     trimmed = {k: status[k] for k in CONTAINER_STATUS if k in status} if resized else {}
-    return trimmed | trim_start(status) if phase == "Pending" else trimmed
+    if phase == "Pending":
+        trimmed |= trim_start(status)
+    return trimmed | trim_ended(status) if ended else trimmed
 
 
 def _has_too_much_text(labels: Mapping[str, str]) -> bool:
