@@ -1,9 +1,12 @@
 """Pods whose containers have all ended, and which kubelet has still to take down: they use nothing any more."""
 
+import orjson
 import pytest
 
 from concerto.api.pod import PodView
+from concerto.api.pod_decoding import PodDecoder
 from concerto.api.pod_trimming import trim_pod
+from concerto.api.shared_parts import SharedParts
 from concerto_agent.pod_census import trim_pod as trim_for_agent
 from support.scheduling_builders import raw_pod
 
@@ -20,6 +23,7 @@ def bound(statuses, *, deleted=False, phase="Running", init=(), init_statuses=()
     status = {"phase": phase, "containerStatuses": list(statuses), "initContainerStatuses": list(init_statuses)}
     containers = containers or [{"name": each["name"]} for each in statuses]
     pod = raw_pod("p", nodeName="n", status=status, containers=containers, initContainers=list(init), **spec)
+    pod["metadata"]["resourceVersion"] = "1"
     if deleted:
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     return pod
@@ -67,9 +71,9 @@ CASES = {
 
 @pytest.mark.parametrize(("raw", "over"), CASES.values(), ids=CASES)
 def test_a_pod_uses_nothing_once_all_its_containers_have_ended_for_good(raw, over):
-    for read in (raw, trim_pod(raw)):
+    decoded = PodDecoder(SharedParts()).event(orjson.dumps({"type": "MODIFIED", "object": raw}))["object"]
+    assert decoded == trim_pod(raw)
+    for read in (raw, decoded):
         view = PodView.from_raw(read)
         assert (view.uses_nothing, view.counted, view.terminal) == (over, not over, False)
     assert trim_for_agent(raw)["status"]["finished"] is over
-
-
