@@ -138,10 +138,10 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "two agents write one object": (node_capacity(another="a-2"), "Degraded", "Agent instance a-2"),
     "a spec can't be used": (node_capacity(refused_spec="no resource"), "Degraded", "no resource"),
     "a topology is read": (
-        said("NodeCPUTopology", *topology_conditions((), (), ())), "Healthy", "All CPUs",
+        said("NodeCPUTopology", *topology_conditions((), (), (), ())), "Healthy", "All CPUs",
     ),
     "a topology has gaps": (
-        said("NodeCPUTopology", *topology_conditions(("CPU 3 has no core.",), (), ())), "Degraded",
+        said("NodeCPUTopology", *topology_conditions(("CPU 3 has no core.",), (), (), ())), "Degraded",
         "CPU 3 has no core.",
     ),
     "the cluster's model is there": (
