@@ -473,5 +473,5 @@ async def test_lines_come_whole_wherever_they_are_cut(lines: list[bytes], data: 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
     bounds = [0, *cuts, len(whole)]
     chunks = [whole[a:b] for a, b in itertools.pairwise(bounds) if a != b]
-    found = [line async for batch in read_lines(Chunks(chunks)) for line in batch]  # type: ignore[arg-type]
+    found = [line async for batch in read_lines(Chunks(chunks), "http://127.0.0.1") for line in batch]  # type: ignore[arg-type]
     assert found == lines

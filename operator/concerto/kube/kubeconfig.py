@@ -24,6 +24,7 @@ from urllib.request import getproxies, proxy_bypass
 import yaml
 
 from concerto.kube.config import ClusterConfig, in_pod
+from concerto.kube.connection_problems import host_and_port, system_reason
 from concerto.kube.credentials import Credentials
 from concerto.kube.errors import ConfigError
 
@@ -201,8 +202,20 @@ def _load(paths: str, context: str | None) -> _Loaded:
     except Exception as error:
         # The loader raises whatever a malformed file leads to, and what requests and oauthlib raise
         text = str(error) if isinstance(error, ConfigException | OSError) else f"{type(error).__name__}: {error}"
+        text = _issuer_problem(error) or text
         text = text.partition("/{")[0]  # what follows is the whole entry, a user's secrets included
         raise ConfigError(f"kubeconfig {paths} cannot be used: {text}") from error
+
+
+def _issuer_problem(error: Exception) -> str | None:
+    """Why the OIDC issuer can't be reached; None if that is not what the loader has raised."""
+    inner = error.args[0] if error.args and isinstance(error.args[0], Exception) else error  # of requests: of urllib3
+    pool, reason = getattr(inner, "pool", None), getattr(inner, "reason", None)
+    if pool is None or not isinstance(reason, Exception):
+        return None
+    causes = (reason.__cause__, *reason.args, reason)
+    cause = next(each for each in causes if isinstance(each, Exception))
+    return f"cannot connect to {host_and_port(f'https://{pool.host}:{pool.port}')}: {system_reason(cause)}"
 
 
 def _read(paths: str, context: str | None) -> _Loaded:

@@ -346,7 +346,7 @@ class Session:
 
         async def batches() -> AsyncIterator[Lines]:
             try:
-                async for lines in read_lines(response.content):
+                async for lines in read_lines(response.content, self.config.server + path):
                     yield lines
             except ConnectionLost as error:
                 raise Unreachable(f"GET {path}: {error}") from error

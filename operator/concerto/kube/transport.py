@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from concerto.kube.config import ClusterConfig
+from concerto.kube.connection_problems import connection_problem
 from concerto.kube.credentials import Credentials
 from concerto.kube.errors import KubeError
 from concerto.kube.own_version import own_version
@@ -159,9 +160,9 @@ class Transport:
                 answer = await attempt(await self._credentials.current())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
             self._on_connect_error(error)
-            raise NotSent(_text(error)) from error
+            raise NotSent(self._problem(error, request.path)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ConnectionLost(_text(error)) from error
+            raise ConnectionLost(self._problem(error, request.path)) from error
         finally:
             self._slots.release()
         return answer
@@ -200,12 +201,15 @@ class Transport:
                 response = await attempt(await self._credentials.current())
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._on_connect_error(error)
-            raise ConnectionLost(_text(error)) from error
+            raise ConnectionLost(self._problem(error, path)) from error
         return response
 
     def _on_connect_error(self, error: Exception) -> None:
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             self._tls.expect_rotation()
+
+    def _problem(self, error: Exception, path: str) -> str:
+        return connection_problem(error, self._config.server + path)
 
 
 async def read_refusal(response: aiohttp.ClientResponse, timeout_seconds: float) -> Answer:
@@ -218,8 +222,12 @@ async def read_refusal(response: aiohttp.ClientResponse, timeout_seconds: float)
     return Answer(response.status, payload, _retry_after(response))
 
 
-async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[list[bytes]]:
     """The whole lines of a stream, of any length, in batches as they arrive.
+
+    Args:
+        content: the stream.
+        url: what was requested.
 
     Raises:
         ConnectionLost: the stream did not end properly.
@@ -229,7 +237,7 @@ async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]
         try:
             chunk = await content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ConnectionLost(_text(error)) from error
+            raise ConnectionLost(connection_problem(error, url)) from error
         if not chunk:
             return  # a line without its end is a line cut short: nobody may act on it
         head, newline, rest = chunk.partition(b"\n")
@@ -298,7 +306,3 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
         return max(0.0, float(value)) if value else None
     except ValueError:  # the date form, which no API server sends
         return None
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__

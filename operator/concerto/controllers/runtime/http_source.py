@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+
+from concerto.kube.connection_problems import connection_problem
 
 WHOLE_ANSWERS = {"partial_response": "false", "deny_partial_response": "1"}
 """Parameters of queries by which Thanos and VictoriaMetrics answer with an error where they miss a part of the data.
@@ -108,12 +109,9 @@ class HttpClient:
         except TimeoutError as error:
             raise SourceError("Timeout", f"{named}: no answer within {limits.seconds:g} s") from error
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
-            raise SourceError("CertificateRefused", f"{named}: {error}") from error
-        except aiohttp.ClientConnectorError as error:
-            # aiohttp's message mentions ssl for plain HTTP, too
-            raise SourceError("Unreachable", f"{named}: cannot connect: {_connection_error(error)}") from error
+            raise SourceError("CertificateRefused", f"{named}: {connection_problem(error, url)}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise SourceError("Unreachable", f"{named}: {error or type(error).__name__}") from error
+            raise SourceError("Unreachable", f"{named}: {connection_problem(error, url)}") from error
 
 
 def prometheus_error(response: Response) -> SourceError:
@@ -155,8 +153,3 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
             raise SourceError("BadAnswer", f"an answer of more than {most}")
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-def _connection_error(error: aiohttp.ClientConnectorError) -> str:
-    """Why no connection came about, as the system says it."""
-    return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror) or str(error.os_error)

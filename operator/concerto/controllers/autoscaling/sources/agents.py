@@ -22,6 +22,7 @@ from concerto.api.nodecapacity import MetricsEndpoint
 from concerto.api.pod import PodView
 from concerto.controllers.autoscaling.sources.resource import PodUsage
 from concerto.kube import KubeError, Object
+from concerto.kube.connection_problems import connection_problem
 
 _PATH = "/metrics/resource"
 _LINE = re.compile(
@@ -267,7 +268,8 @@ class AgentMetrics:
             # Its own words change from one time to the next, and would make a new status of it each time
             return f"nothing answers at {endpoint.address or host}, port {endpoint.port}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return f"its agent cannot be asked: {printable(str(error))[:200] or type(error).__name__}"
+            problem = connection_problem(error, f"https://{endpoint.address or host}:{endpoint.port}")
+            return f"its agent cannot be asked: {printable(problem)[:200]}"
         now = self._clock()
         answers[:] = [a for a in answers if abs(now - a.came_at) <= settings.longest_seconds]
         answers.append(Answer(now, read_answer(text, self._wanted.get(node, {}))))
