@@ -301,8 +301,25 @@ def test_an_address_that_cannot_be_bound_is_named():
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match=re.escape(f"cannot listen on {bind}: Address already in use")):
             HttpServer(bind, ROUTES)
-    with pytest.raises(OSError, match=re.escape("cannot listen on 192.0.2.1:80: ")):
-        HttpServer("192.0.2.1:80", ROUTES)
+    for bind in ("192.0.2.1:80", f"{'a' * 64}.example:80", "a..b:80", "\udcff:80"):
+        with pytest.raises(OSError, match=re.escape(f"cannot listen on {bind}: ")):
+            HttpServer(bind, ROUTES)
+
+
+async def no_lifespan(_):
+    raise ValueError("not today")
+    yield
+
+
+def test_a_server_that_cannot_start_leaves_no_address_taken():
+    first = HttpServer("127.0.0.1:0", ROUTES)
+    thread = HttpServerThread(first, HttpServer("127.0.0.1:0", ROUTES, lifespans=[no_lifespan]))
+    with pytest.raises(ValueError, match="not today"):
+        thread.start()
+    thread._thread.join(timeout=5)
+    thread.stop()
+    with pytest.raises(OSError):
+        first.port  # noqa: B018 - the listener is closed
 
 
 def has_ipv6() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from concerto.api.quantities import parse_duration, whole
 
@@ -55,6 +56,27 @@ def listening(text: str) -> str:
     if ":" not in text or not (port.isascii() and port.isdecimal()) or int(port) > _HIGHEST_PORT:
         raise _refused(text, f"an address and a port up to {_HIGHEST_PORT}", ":8080, on every address")
     return text
+
+
+def http_url(example: str) -> Callable[[str], str]:
+    """Takes an http or https URL of a server, without query and fragment; ``example`` is one to name otherwise."""
+
+    def read(text: str) -> str:
+        if not _is_http_url(text):
+            raise _refused(text, "an http or https URL", example)
+        return text
+
+    return read
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        port = parts.port  # raises where it is not a port
+    except ValueError:
+        return False
+    plain = text.isascii() and text.isprintable() and not set(text) & set(' "<>\\^`{|}?#')
+    return plain and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def _within(parse: Callable[[str], _N], lowest: _N, highest: _N, wanted: str, example: str) -> Callable[[str], _N]:

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.lease import LeaseSettings
 from concerto.linux.open_files import raise_open_files_limit
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.serving.certificate import CertificateError
 from concerto.serving.http_server import HttpServer, HttpServerThread
 
 logger = logging.getLogger(__name__)
@@ -110,46 +112,51 @@ def run(args: argparse.Namespace) -> int:
     search_new_objects_only()
     raise_open_files_limit()
     try:
+        settings = _settings(args)
         config = load_config(args.kubeconfig, args.context)
-    except ConfigError as error:
+    except (ValueError, ConfigError) as error:
         print(f"concerto operator: {error}", file=sys.stderr)
         return 2
+    settings = replace(settings, namespace=args.namespace or config.namespace)
+    operator = Operator(config, settings, args.bind, args.secure_metrics_bind)
+    loop = uvloop.new_event_loop()
+    try:
+        loop.run_until_complete(operator.open())
+    except (ConfigError, CertificateError, OSError) as error:
+        loop.close()
+        print(f"concerto operator: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return 2
+    kopf.run(loop=loop, registry=operator.registry(), settings=kopf_settings(), standalone=True, clusterwide=True)
+    return 1 if operator.failed else 0
+
+
+def _settings(args: argparse.Namespace) -> OperatorSettings:
+    """What the options say, without the namespace of the cluster's configuration.
+
+    Raises:
+        ValueError: options contradict each other, or a file that they name can't be used; the message says which.
+    """
     try:
         lease = LeaseSettings(
             lease_duration_seconds=int(args.leader_elect_lease_duration),
             renew_deadline_seconds=args.leader_elect_renew_deadline,
             retry_period_seconds=args.leader_elect_retry_period,
         )
-    except ValueError:
-        order = (
+    except ValueError as error:
+        raise ValueError(
             f"--leader-elect-retry-period ({args.leader_elect_retry_period:g} s) has to be shorter than "
             f"--leader-elect-renew-deadline ({args.leader_elect_renew_deadline:g} s), and that shorter than "
             f"--leader-elect-lease-duration ({args.leader_elect_lease_duration:g} s)"
-        )
-        print(f"concerto operator: {order}", file=sys.stderr)
-        return 2
-    try:
-        settings = OperatorSettings(
-            namespace=args.namespace or config.namespace,
-            controllers=frozenset(args.controllers or CONTROLLERS),
-            service_account=args.service_account,
-            lease=lease,
-            autoscaling=autoscaling_settings(args),
-            ask_agents=args.autoscaling_ask_agents,
-            costs_by_kind=args.costs_by_kind,
-        )
-    except ValueError as error:
-        print(f"concerto operator: {error}", file=sys.stderr)
-        return 2
-    operator = Operator(config, settings, args.bind, args.secure_metrics_bind)
-    kopf.run(
-        loop=uvloop.new_event_loop(),
-        registry=operator.registry(),
-        settings=kopf_settings(),
-        standalone=True,
-        clusterwide=True,
+        ) from error
+    return OperatorSettings(
+        namespace=args.namespace or "",
+        controllers=frozenset(args.controllers or CONTROLLERS),
+        service_account=args.service_account,
+        lease=lease,
+        autoscaling=autoscaling_settings(args),
+        ask_agents=args.autoscaling_ask_agents,
+        costs_by_kind=args.costs_by_kind,
     )
-    return 1 if operator.failed else 0
 
 
 def exit_at_once() -> None:
@@ -172,7 +179,7 @@ class Operator:
     def __init__(
         self, config: ClusterConfig, settings: OperatorSettings, bind: str, secure_metrics_bind: str | None = None
     ) -> None:
-        """Nothing is sent before kopf starts it.
+        """Nothing is open before `open`, and nothing is sent before kopf starts it.
 
         Args:
             config: the way to the API server.
@@ -186,6 +193,11 @@ class Operator:
         self._bind = bind
         self._secure_metrics_bind = secure_metrics_bind
         self._supervisor = Supervisor(exit_at_once)
+        self._health, self._metrics = Health(), Metrics()
+        self._cluster, self._clock = ClusterState(), SteadyClock()
+        self._trace = KindsTrace(self._cluster, self._clock)
+        self._watchdog = LoopWatchdog(self._metrics)
+        self._problem: str | None = "not checked yet"
         self._session: Session | None = None
         self._recorders: list[EventRecorder] = []
         self._http: HttpServerThread | None = None
@@ -218,42 +230,63 @@ class Operator:
 
         return registry
 
-    async def _start(self) -> None:
-        settings, health, metrics, cluster, clock = self._settings, Health(), Metrics(), ClusterState(), SteadyClock()
-        session = self._session = await Session.open(self._config)
-        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        watchdog = LoopWatchdog(metrics)
-        self._supervisor.spawn("loop watchdog", watchdog.run)
-        self._supervisor.spawn("full searches for garbage", FullSearches().run)
-        problem: str | None = "not checked yet"
-        health.ready["kinds"] = lambda: problem
-        health.alive["tasks"] = self._supervisor.problem
-        health.alive["event loop"] = watchdog.problem
-        trace = KindsTrace(cluster, clock)
-        endpoints = Endpoints(metrics, health)
-        routes = [*endpoints.routes(), *Watcher(cluster, clock).routes(), *trace.routes()]
+    async def open(self) -> None:
+        """Read the credentials and serve the HTTP endpoints; nothing is sent to the API server.
+
+        Raises:
+            ConfigError: the credentials or the certificate authority can't be used.
+            OSError: an address can't be bound.
+            CertificateError: no certificate could be made.
+        """
+        self._health.ready["kinds"] = lambda: self._problem
+        self._health.alive["tasks"] = self._supervisor.problem
+        self._health.alive["event loop"] = self._watchdog.problem
+        try:
+            self._session = await Session.open(self._config)
+            http = HttpServerThread(*self._servers())
+            http.start()
+        except BaseException:
+            await self._close()
+            raise
+        self._http = http
+
+    def _servers(self) -> list[HttpServer]:
+        endpoints = Endpoints(self._metrics, self._health)
+        routes = [*endpoints.routes(), *Watcher(self._cluster, self._clock).routes(), *self._trace.routes()]
         if self._secure_metrics_bind is None:
-            servers = [HttpServer(self._bind, [*routes, endpoints.metrics_route()])]
-        else:
-            secure = secure_metrics_server(self._secure_metrics_bind, endpoints, self._config)
-            servers = [HttpServer(self._bind, routes), secure]
-        self._http = HttpServerThread(*servers)
-        self._http.start()
+            return [HttpServer(self._bind, [*routes, endpoints.metrics_route()])]
+        secure = secure_metrics_server(self._secure_metrics_bind, endpoints, self._config)
+        return [HttpServer(self._bind, routes), secure]
+
+    async def _start(self) -> None:
+        session, settings = self._session, self._settings
+        assert session is not None, "opened"
+        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        self._supervisor.spawn("loop watchdog", self._watchdog.run)
+        self._supervisor.spawn("full searches for garbage", FullSearches().run)
         logger.info("%s started; metrics and health on %s", identity, self._bind)
 
         def report(missing: str | None) -> None:
-            nonlocal problem
-            problem = missing or "starting"
+            self._problem = missing or "starting"
 
         await wait_for_kinds(session, report)
         owners = await read_owners(session, settings.namespace, settings.service_account)
         replica = Replica(
-            identity, session, cluster, metrics, health, self._supervisor, clock, trace, owners, on_lost=exit_at_once
+            identity,
+            session,
+            self._cluster,
+            self._metrics,
+            self._health,
+            self._supervisor,
+            self._clock,
+            self._trace,
+            owners,
+            on_lost=exit_at_once,
         )
         running, self._recorders = build(replica, settings)
         for name, run in running:
             self._supervisor.spawn(name, run)
-        problem = None
+        self._problem = None
 
     async def _close(self) -> None:
         if self._recorders:

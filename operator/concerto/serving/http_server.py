@@ -152,6 +152,9 @@ class HttpServerThread:
             for server in self._servers:
                 await server.start()
         except Exception as error:
+            for server in self._servers:
+                await server.cleanup()
+            self._loop = None
             self._started.set_exception(error)
             return
         self._started.set_result(None)
@@ -169,6 +172,8 @@ def _listen(bind: str, queue: int) -> socket.socket:
             host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return _bound(family, address, queue)
+    except UnicodeError as error:  # of a label of a name, which is empty or too long
+        raise OSError(errno.EINVAL, f"cannot listen on {bind}: not a name of a host") from error
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {bind}: {error.strerror}") from error
 

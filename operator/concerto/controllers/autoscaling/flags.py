@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from concerto.api.arguments import duration, number, whole_number
+from concerto.api.arguments import duration, http_url, number, whole_number
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import PrometheusServer
+from concerto.controllers.autoscaling.sources.prometheus import check_files
+from concerto.controllers.runtime.http_source import SourceError
 
 _DURATIONS = {
     "sync-period": ("sync_seconds", duration("1s", "1h", "15s"), "time between two syncs of an object, 1s to 1h"),
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--autoscaling-prometheus-url",
-        default="",
+        type=http_url("http://prometheus.monitoring:9090"),
         metavar="URL",
         help="the Prometheus that metrics of type Prometheus and initial histories come from",
     )
@@ -77,15 +79,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_from(args: argparse.Namespace) -> PredictiveHPASettings:
-    """Settings from the parsed flags."""
+    """Settings from the parsed flags.
+
+    Raises:
+        ValueError: a file that they name can't be used, or has no effect; the message says which.
+    """
     durations = {attribute: getattr(args, f"autoscaling_{attribute}") for attribute, _, _ in _DURATIONS.values()}
     controller = ControllerSettings(tolerance=args.autoscaling_tolerance, **durations)
-    return PredictiveHPASettings(
-        controller=controller,
-        max_series=args.autoscaling_max_series,
-        prometheus=PrometheusServer(
-            args.autoscaling_prometheus_url,
-            args.autoscaling_prometheus_token_file,
-            args.autoscaling_prometheus_ca_file,
-        ),
+    server = PrometheusServer(
+        args.autoscaling_prometheus_url or "",
+        args.autoscaling_prometheus_token_file,
+        args.autoscaling_prometheus_ca_file,
     )
+    if not server.address and (server.token_file or server.ca_file):
+        raise ValueError(
+            "--autoscaling-prometheus-token-file and --autoscaling-prometheus-ca-file go with "
+            "--autoscaling-prometheus-url: it names the server"
+        )
+    try:
+        check_files(server)
+    except SourceError as error:
+        option = "ca-file" if error.reason == "InvalidCA" else "token-file"
+        raise ValueError(f"--autoscaling-prometheus-{option}: {error}") from error
+    return PredictiveHPASettings(controller=controller, max_series=args.autoscaling_max_series, prometheus=server)

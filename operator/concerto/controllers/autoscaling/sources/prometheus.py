@@ -116,7 +116,9 @@ class PrometheusMetrics:
             # Prometheus itself ends a query that takes longer
             params = params | {"timeout": f"{self._timeout:g}s"} | WHOLE_ANSWERS
             limits = Limits(self._timeout, _MAX_BYTES[endpoint])
-            response = await client.get(url, limits, named="Prometheus", params=params, headers=self._headers())
+            response = await client.get(
+                url, limits, named="Prometheus", params=params, headers=_headers(self._server.token_file)
+            )
             if response.status != 200:
                 raise prometheus_error(response)
         except SourceError as error:
@@ -136,11 +138,7 @@ class PrometheusMetrics:
         client, trusted = self._client, self._authorities()
         if client is not None and trusted == self._trusted:
             return client
-        try:
-            context = ssl.create_default_context(cadata=trusted)
-        except (ssl.SSLError, ValueError) as error:
-            raise SourceError("InvalidCA", f"{self._server.ca_file} has no certificates in PEM: {error}") from error
-        made = self._client = HttpClient(context)
+        made = self._client = HttpClient(_context(self._server.ca_file, trusted))
         self._trusted = trusted
         if client is not None:
             await client.close()
@@ -148,30 +146,53 @@ class PrometheusMetrics:
 
     def _authorities(self) -> str | None:
         """What the file with certificates has, PEM; None: the system's are trusted."""
-        path = self._server.ca_file
-        if path is None:
-            return None
         try:
-            text = path.read_text()
-        except (OSError, ValueError) as error:
-            if self._client is not None:  # the file is being replaced
+            return _read_authorities(self._server.ca_file)
+        except SourceError as error:
+            if self._client is not None and error.__cause__ is not None:  # the file is being replaced
                 return self._trusted
-            raise SourceError("InvalidCA", f"cannot read certificates in {path}: {error}") from error
-        if not text.strip():
-            raise SourceError("InvalidCA", f"{path} has no certificates in PEM: it is empty")
-        return text
+            raise
 
-    def _headers(self) -> dict[str, str]:
-        path = self._server.token_file
-        if path is None:
-            return {}
-        try:
-            token = path.read_text().strip()
-        except (OSError, ValueError) as error:
-            raise SourceError("TokenUnreadable", f"cannot read the token in {path}: {error}") from error
-        if not token or not (token.isascii() and token.isprintable()):
-            raise SourceError("TokenUnreadable", f"{path} does not contain a token")
-        return {"Authorization": f"Bearer {token}"}
+
+def check_files(server: PrometheusServer) -> None:
+    """Read the files of a server once.
+
+    Raises:
+        SourceError: InvalidCA or TokenUnreadable: one of them can't be used.
+    """
+    _context(server.ca_file, _read_authorities(server.ca_file))
+    _headers(server.token_file)
+
+
+def _read_authorities(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        text = path.read_text()
+    except (OSError, ValueError) as error:
+        raise SourceError("InvalidCA", f"cannot read certificates in {path}: {error}") from error
+    if not text.strip():
+        raise SourceError("InvalidCA", f"{path} has no certificates in PEM: it is empty")
+    return text
+
+
+def _context(path: Path | None, authorities: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=authorities)
+    except (ssl.SSLError, ValueError) as error:
+        raise SourceError("InvalidCA", f"{path} has no certificates in PEM: {error}") from error
+
+
+def _headers(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        token = path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise SourceError("TokenUnreadable", f"cannot read the token in {path}: {error}") from error
+    if not token or not (token.isascii() and token.isprintable()):
+        raise SourceError("TokenUnreadable", f"{path} does not contain a token")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _only(result: list[Any]) -> Any:
