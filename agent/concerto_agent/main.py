@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concerto.api.arguments import listening, memory, number
+from concerto.api.arguments import listening, memory, number, pair
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.own_version import own_version
 from concerto.kube.resources import NODES, PODS
@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pinning.add_argument("--pinning", action="store_true", help="write the cpusets of pods as PodCPUBindings ask")
     pinning.add_argument(
         "--daemon-set",
-        type=_namespace_and_name,
+        type=pair("NAMESPACE/NAME", "concerto-system/concerto-agent"),
         metavar="NAMESPACE/NAME",
         help="the DaemonSet of this agent; if it is gone when the agent stops, all pins are released",
     )
@@ -199,13 +199,26 @@ def _nri_settings(socket: Path | None) -> NriSettings | None:
 def _copy_certificate(source: Path, target: Path) -> int:
     """A kubelet whose certificate the cluster's authority signs has no such file, and needs none."""
     try:
-        target.write_bytes(source.read_bytes())
+        content = source.read_bytes()
     except FileNotFoundError:
-        log.info("kubelet has no %s: its certificate has to be signed by the cluster's authority", source)
+        content = None
     except OSError as error:
-        print(f"concerto agent: --copy-kubelet-certificate: {error}", file=sys.stderr)
-        return 1
+        return _not_copied(f"{source} cannot be read: {error.strerror}")
+    if content is None:
+        if not target.parent.is_dir():  # or the mistake shows only once a kubelet has a certificate
+            return _not_copied(f"{target} cannot be written: there is no folder {target.parent}")
+        log.info("kubelet has no %s: its certificate has to be signed by the cluster's authority", source)
+        return 0
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        return _not_copied(f"{target} cannot be written: {error.strerror}")
     return 0
+
+
+def _not_copied(why: str) -> int:
+    print(f"concerto agent: --copy-kubelet-certificate: {why}", file=sys.stderr)
+    return 1
 
 
 def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSettings, certificate: Path) -> int:
@@ -324,14 +337,7 @@ async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bin
         callers = AccessReviewer(session, pod_metrics_server.read_pod_metrics(node_name))
         server, endpoint = await pod_metrics_server.serve(bind, readings, callers, identity)
     except (certificate.CertificateError, OSError) as error:
-        log.error("metrics of pods are not served: %s", error)
+        log.error("metrics of pods are not served: %s", getattr(error, "strerror", None) or error)
         return None
     agent.serves_pod_metrics(endpoint)
     return server
-
-
-def _namespace_and_name(text: str) -> tuple[str, str]:
-    namespace, slash, name = text.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
-    return namespace, name

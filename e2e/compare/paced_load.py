@@ -42,9 +42,12 @@ def parse_phases(text: str) -> list[Phase]:
     """Phases from SECONDS:FROM:TO,...
 
     Raises:
-        ValueError: it is written otherwise.
+        ArgumentTypeError: it is written otherwise.
     """
-    return [Phase(*map(float, part.split(":"))) for part in text.split(",")]
+    try:
+        return [Phase(*map(float, part.split(":"))) for part in text.split(",")]
+    except (ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SECONDS:FROM:TO,...: write for example 10:1:16") from error
 
 
 def rate_at(phases: list[Phase], seconds: float) -> float:

@@ -65,6 +65,41 @@ def test_an_address_of_another_machine_ends_the_agent_with_a_sentence(tmp_path, 
     assert "concerto agent: cannot listen on 192.0.2.1:9101: " in capsys.readouterr().err
 
 
+def copies(capsys, *options: str) -> tuple[int, str]:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    status = run(parser.parse_args(["--node-name=n", *options]))
+    return status, capsys.readouterr().err
+
+
+def test_a_certificate_is_not_copied_into_a_folder_that_does_not_exist(tmp_path, capsys, caplog):
+    source, target = tmp_path / "kubelet.crt", tmp_path / "nowhere" / "kubelet.crt"
+    source.write_text("certificate")
+    options = [f"--kubelet-certificate={source}", f"--copy-kubelet-certificate={target}"]
+    expected = f"concerto agent: --copy-kubelet-certificate: {target} cannot be written: No such file or directory\n"
+    assert copies(capsys, *options) == (1, expected)
+    target.parent.mkdir()
+    assert copies(capsys, *options) == (0, "")
+    assert target.read_text() == "certificate"
+    assert "authority" not in caplog.text
+
+
+def test_a_target_that_cannot_be_written_is_an_error_also_without_a_certificate(tmp_path, capsys):
+    """Else the next kubelet with one would find the mistake."""
+    options = [f"--kubelet-certificate={tmp_path}/none", f"--copy-kubelet-certificate={tmp_path}/nowhere/kubelet.crt"]
+    expected = f"{tmp_path}/nowhere/kubelet.crt cannot be written: there is no folder {tmp_path}/nowhere"
+    assert copies(capsys, *options) == (1, f"concerto agent: --copy-kubelet-certificate: {expected}\n")
+    options = [f"--kubelet-certificate={tmp_path}/none", f"--copy-kubelet-certificate={tmp_path}/kubelet.crt"]
+    assert copies(capsys, *options) == (0, "")
+    assert not (tmp_path / "kubelet.crt").exists()
+
+
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path, capsys):
+    options = [f"--kubelet-certificate={tmp_path}", f"--copy-kubelet-certificate={tmp_path}/kubelet.crt"]
+    expected = f"concerto agent: --copy-kubelet-certificate: {tmp_path} cannot be read: Is a directory\n"
+    assert copies(capsys, *options) == (1, expected)
+
+
 def test_an_agent_may_open_as_many_files_as_the_kernel_lets_it():
     """It keeps four of each pod open, and a container may begin with a limit of 1,024."""
     code = """

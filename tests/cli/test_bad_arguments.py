@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import socket
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from concerto.cli import simulate
-from concerto.cli.main import main
+from concerto.cli.main import COMMANDS, main
 from concerto.cli.node_traces import TraceError, Where, read_traces
 from concerto.cli.top_node import cell
 from concerto.simulation.scheduling import experiments
@@ -28,6 +33,40 @@ def test_a_number_of_processes_or_runs_that_cannot_be_is_refused(option, number,
     with pytest.raises(SystemExit):
         main(["simulate", "pi-2000", option, number])
     assert "is not a whole number from 1 to " in capsys.readouterr().err
+
+
+def options_with_a_type() -> Iterator[tuple[str, str]]:
+    for name, command in COMMANDS.items():
+        parser = ArgumentParser()
+        importlib.import_module(command.module).add_arguments(parser)
+        yield from ((name, a.option_strings[0]) for a in parser._actions if a.type not in (None, str, Path))
+
+
+@pytest.mark.parametrize(("command", "option"), [*options_with_a_type()])
+def test_a_refused_value_is_named_with_what_is_expected(command, option, capsys):
+    """And not with the function of ours that reads it."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, f"{option}=x y"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert f"argument {option}: 'x y' is not " in err
+    assert "write for example " in err
+
+
+@pytest.mark.parametrize("text", ["x", "", "0", "-1", "nan", "sNaN", "inf", "101", "1e999999999", "1e-999999999", "5%"])
+def test_a_threshold_that_no_slowdowns_have_is_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["classify", "times.csv", f"--threshold={text}"])
+    expected = f"{text!r} is not a number from 0.0001 to 100: write for example 0.05"
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "port"), [("--agent", 9101), ("--operator", 8080)])
+def test_an_address_of_an_endpoint_is_checked_before_any_cluster_is_looked_for(option, port, capsys):
+    with pytest.raises(SystemExit):
+        main(["top", "node", "n", "--trace", f"{option}=127.0.0.1:80", "--kubeconfig=none"])
+    expected = f"'127.0.0.1:80' is not an http or https URL: write for example http://127.0.0.1:{port}"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--json", "--plots"])
@@ -187,8 +226,28 @@ async def test_what_answers_in_another_protocol_is_named():
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with pytest.raises(TraceError, match="is no HTTP endpoint"):
+        with pytest.raises(TraceError, match="is no HTTP endpoint") as caught:
             await read_traces(None, "n1", Where("concerto-system", url, url))
+        assert str(caught.value).endswith("9101: it answers SSH-2.0-OpenSSH_9.2")
+
+
+async def test_an_endpoint_that_is_away_is_named_with_the_reason():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with pytest.raises(TraceError) as caught:
+        await read_traces(None, "n1", Where("concerto-system", url, url))
+    assert str(caught.value) == f"{url}/debug/trace?node=n1: cannot connect to 127.0.0.1:{port}: Connection refused"
+
+
+@pytest.mark.parametrize("text", ['{"items": [{}]}', "{}", "[]", '{"items": 1}', "{"])
+def test_a_dump_to_compare_with_is_refused_without_the_name_of_an_exception(text, tmp_path, capsys):
+    dump = tmp_path / "dump.json"
+    dump.write_text(text)
+    assert main(["top", "--plot=x.png", f"--before={dump}"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"concerto top: {dump} is not what `kubectl get ncap -o json` prints: ")
+    assert "Error(" not in err
 
 
 def trace(**changes):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from concerto.api.quantities import parse_duration, whole
 
-_N = TypeVar("_N", int, float)
+_N = TypeVar("_N", int, float, Decimal)
 _HIGHEST_PORT = 65_535
 
 
@@ -44,6 +45,11 @@ def whole_number(lowest: int, highest: int, example: str) -> Callable[[str], int
     return _within(int, lowest, highest, f"a whole number from {lowest} to {highest}", example)
 
 
+def decimal(lowest: str, highest: str, example: str) -> Callable[[str], Decimal]:
+    """Reads a decimal number within bounds, exactly; ``example`` is one to name where another is refused."""
+    return _within(_decimal, Decimal(lowest), Decimal(highest), f"a number from {lowest} to {highest}", example)
+
+
 def memory(lowest: str, highest: str, example: str) -> Callable[[str], int]:
     """Reads an amount of memory within bounds, as bytes; ``example`` is one to name where another is refused."""
     wanted = f"an amount of memory from {lowest} to {highest}"
@@ -67,6 +73,28 @@ def http_url(example: str) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def pair(wanted: str, example: str) -> Callable[[str], tuple[str, str]]:
+    """Reads two words with a slash between them, such as namespace and name; ``example`` is one to name otherwise."""
+
+    def read(text: str) -> tuple[str, str]:
+        first, _, second = text.partition("/")
+        if not (first and second) or "/" in second or any(c.isspace() for c in text):
+            raise _refused(text, wanted, example)
+        return first, second
+
+    return read
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError(text) from error
+    if not value.is_finite():  # NaN can't be compared
+        raise ValueError(text)
+    return value
 
 
 def _is_http_url(text: str) -> bool:

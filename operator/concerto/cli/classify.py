@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from concerto.api.arguments import whole_number
+from concerto.api.arguments import decimal, whole_number
 from concerto.api.cpulist import format_cpu_list
 from concerto.cli.hardware_counters import counted, describe, find_perf, parse_perf
 from concerto.cli.timed_runs import Cpuset, CpusetError
@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=whole_number(1, 1000, "5"), default=5, help="measured repetitions of it (default: %(default)s)"
     )
     parser.add_argument(
-        "--threshold", type=_decimal, default=THRESHOLD, help="slowdowns this near are the same (default: %(default)s)"
+        "--threshold",
+        type=decimal("0.0001", "100", str(THRESHOLD)),
+        default=THRESHOLD,
+        help="slowdowns this near are the same (default: %(default)s)",
     )
     parser.add_argument(
         "--warm-up",

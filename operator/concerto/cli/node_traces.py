@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from concerto.kube import KubeError, Object, Session
+from concerto.kube.connection_problems import host_and_port, system_reason
 from concerto.kube.resources import PODS
 
 _PATH = "/debug/trace"
@@ -118,8 +119,9 @@ def _parse(raw: Object, who: str, node: str) -> NodeTrace:
             raise TraceError(f"{who} that was asked answers about node {raw['node']}, not {node}")
         return NodeTrace.from_raw(raw)
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else error
         raise TraceError(
-            f"{who} does not answer {_PATH} with a trace ({error!r}): it may be of another version than this command"
+            f"{who} does not answer {_PATH} with a trace ({why}): it may be of another version than this command"
         ) from error
 
 
@@ -132,9 +134,19 @@ def _get(address: str, query: Mapping[str, str]) -> Object:
             return dict(json.loads(answer.read(_MAX_BYTES)))
     except urllib.error.HTTPError as error:
         raise TraceError(f"{url}: {error.read(1000).decode(errors='replace') or error}") from error
+    except urllib.error.URLError as error:
+        reason = system_reason(error.reason) if isinstance(error.reason, OSError) else error.reason
+        raise TraceError(f"{url}: cannot connect to {host_and_port(address)}: {reason}") from error
+    except http.client.BadStatusLine as error:
+        what = f"it answers {str(error).strip() or 'nothing'}"
+        raise TraceError(f"{url} is no HTTP endpoint such as http://127.0.0.1:9101: {what}") from error
     except http.client.HTTPException as error:
-        raise TraceError(f"{url} is no HTTP endpoint such as http://127.0.0.1:9101: {error!r}") from error
-    except (OSError, ValueError, TypeError) as error:
+        raise TraceError(f"{url} is no HTTP endpoint such as http://127.0.0.1:9101: {error}") from error
+    except TimeoutError as error:
+        raise TraceError(f"{url}: {host_and_port(address)} gave no answer within {_TIMEOUT_SECONDS:g} s") from error
+    except OSError as error:
+        raise TraceError(f"{url}: {host_and_port(address)}: {system_reason(error)}") from error
+    except (ValueError, TypeError) as error:
         raise TraceError(f"{url}: {error}") from error
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from concerto.api.arguments import duration
+from concerto.api.arguments import duration, http_url
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.cli.cluster_reading import complain, list_all, printable, put_all, shortened
@@ -67,8 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trace.add_argument(
         "--operator-namespace", default="concerto-system", help="where the pods of agent and operator are"
     )
-    trace.add_argument("--agent", metavar="URL", help="the agent's HTTP endpoint, in place of its pod's")
-    trace.add_argument("--operator", metavar="URL", help="the operator's HTTP endpoint, in place of its pod's")
+    for name, port in (("agent", 9101), ("operator", 8080)):
+        trace.add_argument(
+            f"--{name}",
+            metavar="URL",
+            type=http_url(f"http://127.0.0.1:{port}"),
+            help=f"the {name}'s HTTP endpoint, in place of its pod's",
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -256,7 +261,8 @@ def read_dump(path: Path) -> list[NodeCapacity]:
             raise ValueError("not all of it are NodeCapacities")
         return [NodeCapacity.from_raw(obj) for obj in items]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not what `kubectl get ncap -o json` prints: {error!r}") from error
+        why = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not what `kubectl get ncap -o json` prints: {why}") from error
 
 
 def loads(capacity: NodeCapacity, window: str) -> dict[str, Window]:
