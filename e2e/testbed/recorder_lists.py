@@ -7,6 +7,7 @@ from typing import Any
 Object = dict[str, Any]
 
 _PAGE = 1000
+_OF_CONTAINERS = ("name", "image", "restartPolicy", "restartPolicyRules")
 
 
 def list_all(api: Any, version: str, resource: str) -> tuple[list[Object], str]:
@@ -34,6 +35,8 @@ def _judged(pod: Object) -> Object:
     """The pod without most of its spec, and without the fields that others than leaders manage."""
     metadata, spec = pod["metadata"], pod["spec"]
     entries = [e for e in metadata.get("managedFields", ()) if e.get("manager", "").startswith("concerto-leader-")]
-    kept = {k: spec[k] for k in ("nodeName",) if k in spec}
-    kept["containers"] = [{"image": c.get("image", "")} for c in spec["containers"]]
+    kept = {k: spec[k] for k in ("nodeName", "restartPolicy") if k in spec}
+    for group in ("containers", "initContainers"):
+        if group in spec:
+            kept[group] = [{key: c[key] for key in _OF_CONTAINERS if key in c} for c in spec[group]]
     return {**pod, "metadata": {**metadata, "managedFields": entries}, "spec": kept}

@@ -29,9 +29,9 @@ def _ended(pod: dict[str, Any]) -> bool:
     if status.get("phase") in ("Succeeded", "Failed"):
         return True
     groups = ("containerStatuses", "initContainerStatuses")
-    ends = {c.get("name"): c.get("state", {}).get("terminated") for group in groups for c in status.get(group) or ()}
+    ends = {c["name"]: c.get("state", {}).get("terminated") for group in groups for c in status.get(group) or ()}
     sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
-    if not ends or not all(ends.get(c.get("name")) for c in (*spec.get("containers", ()), *sidecars)):
+    if not ends or not all(ends.get(c["name"]) for c in (*spec.get("containers", ()), *sidecars)):
         return False
     policy = spec.get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:
