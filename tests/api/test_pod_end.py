@@ -19,8 +19,9 @@ def runs(name="main"):
     return {"name": name, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "restartCount": 0}
 
 
-def bound(statuses, *, deleted=False, phase="Running", init=(), init_statuses=(), containers=None, **spec):
+def bound(statuses, *, deleted=False, phase="Running", init=(), init_statuses=(), ephemeral=(), containers=None, **spec):
     status = {"phase": phase, "containerStatuses": list(statuses), "initContainerStatuses": list(init_statuses)}
+    status["ephemeralContainerStatuses"] = list(ephemeral)
     containers = containers or [{"name": each["name"]} for each in statuses]
     pod = raw_pod("p", nodeName="n", status=status, containers=containers, initContainers=list(init), **spec)
     pod["metadata"]["resourceVersion"] = "1"
@@ -65,6 +66,31 @@ CASES = {
         bound([ended()], containers=[{"name": "main", "restartPolicy": "Always"}], restartPolicy="Never"),
         False,
     ),
+    "one with so many rules of its own that few are held": (
+        bound([ended()], containers=[{"name": "main", "restartPolicyRules": RULES * 2000}], restartPolicy="Never"),
+        False,
+    ),
+    "all, and a sidecar has rules by which all are started again": (
+        bound(
+            [ended()],
+            init=[SIDECAR | {"restartPolicyRules": [RULES[0] | {"action": "RestartAllContainers"}]}],
+            init_statuses=[ended("side", 42)],
+            restartPolicy="Never",
+        ),
+        False,
+    ),
+    "all but one that was added to look into the pod": (
+        bound([ended()], ephemeral=[runs("debug")], restartPolicy="Never"),
+        False,
+    ),
+    "one that was added to look into the pod, too": (
+        bound([ended()], ephemeral=[ended("debug")], restartPolicy="Never"),
+        True,
+    ),
+    "those of a pod that is being deleted while an init container runs again": (
+        bound([ended()], init=[INIT], init_statuses=[runs("init")], deleted=True),
+        False,
+    ),
     "no status at all": (bound([], containers=[{"name": "main"}], restartPolicy="Never"), False),
 }
 
@@ -77,3 +103,10 @@ def test_a_pod_uses_nothing_once_all_its_containers_have_ended_for_good(raw, ove
         view = PodView.from_raw(read)
         assert (view.uses_nothing, view.counted, view.terminal) == (over, not over, False)
     assert trim_for_agent(raw)["status"]["finished"] is over
+
+
+def test_a_status_frees_nothing_of_a_pod_that_is_on_no_node():
+    raw = bound([ended()], restartPolicy="Never")
+    del raw["spec"]["nodeName"]
+    view = PodView.from_raw(raw)
+    assert (view.waiting, view.counted, view.uses_nothing) == (True, True, False)

@@ -41,8 +41,8 @@ def bound_spec(spec: dict[str, Any]) -> dict[str, Any]:
     for container in _containers(spec):
         if container.get("ports"):
             container["ports"] = [port for port in container["ports"] if port.get("hostPort")]
-        if container.get("restartPolicyRules"):
-            container["restartPolicyRules"] = restart_all_rule(container["restartPolicyRules"])
+        if rules := container.get("restartPolicyRules"):
+            container["restartPolicyRules"] = restart_all_rule(rules) or rules[:1]
     if not is_too_large(spec):
         return spec
     spec[LEFT_OUT] = True

@@ -21,7 +21,7 @@ from concerto.api import pod_start
 from concerto.api import pod_trimming as kept
 from concerto.api.object_bounds import MAX_BYTES, controlling_owner
 from concerto.api.pod_bounds import bound_spec
-from concerto.api.pod_end import may_have_ended
+from concerto.api.pod_end import OTHERS, may_have_ended
 from concerto.api.pod_ownership import MIRROR
 from concerto.api.pod_volumes import SOURCES, trim_volumes
 from concerto.api.shared_parts import SharedParts
@@ -134,7 +134,7 @@ class PodDecoder:
             if (value := getattr(status, key)) is not UNSET:
                 found[key] = self._parts.read(bytes(value))
         groups = {key: each for key in _CONTAINER_STATUSES if (each := getattr(status, key)) is not UNSET}
-        ended = _may_have_ended(groups.get("containerStatuses"), status.phase)
+        ended = _may_have_ended(status)
         for key, statuses in groups.items():
             if reported := self._container_statuses(statuses, status.phase, ended):
                 found[key] = reported
@@ -153,11 +153,13 @@ class PodDecoder:
         return self._parts.read(_encode(resized)) if resized else None
 
 
-def _may_have_ended(statuses: list[Any] | None, phase: Any) -> bool:
+def _may_have_ended(status: Any) -> bool:
     """``may_have_ended``, for which few statuses are decoded: most pods have a container without an end."""
+    statuses = status.containerStatuses
     if not statuses or not all(each.state is not UNSET and _END in bytes(each.state) for each in statuses):
         return False
-    return may_have_ended({"phase": phase, "containerStatuses": orjson.loads(_encode(statuses))})
+    groups = {key: each for key in ("containerStatuses", *OTHERS) if (each := getattr(status, key)) is not UNSET}
+    return may_have_ended({"phase": status.phase, **orjson.loads(_encode(groups))})
 
 
 def _read_spec(text: bytes) -> dict[str, Any]:
@@ -236,7 +238,7 @@ _SPEC = _struct(
     ("volumes", _many(_struct("Volume", ("name", *SOURCES)))),
 )  # fmt: skip
 _STATUS = _struct(
-    "Status", _STATUS_PARTS, *((field, str) for field in _STATUS_TEXTS),
+    "Status", (*_STATUS_PARTS, "ephemeralContainerStatuses"), *((field, str) for field in _STATUS_TEXTS),
     *((field, _REPORTS) for field in _CONTAINER_STATUSES), ("conditions", _many(_Condition)),
 )  # fmt: skip
 _POD = msgspec.defstruct("Pod", [("metadata", _Metadata), ("spec", _SPEC), ("status", _STATUS, UNSET)], gc=False)

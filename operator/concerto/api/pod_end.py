@@ -15,10 +15,12 @@ Raw = Mapping[str, Any]
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 """Phases of a pod that has ended."""
+OTHERS = ("initContainerStatuses", "ephemeralContainerStatuses")
+"""Fields of a status with containers beside those that the pod is made for."""
 
 
 def containers_have_ended(metadata: Raw, spec: Raw, status: Raw) -> bool:
-    """Whether every container of the pod has ended, and none will be started again.
+    """Whether every container of the pod, which is on a node, has ended, and none will be started again.
 
     Where a container has rules of its own about that (``restartPolicyRules``), or the pod is too large to be held whole
     (``bound_spec``), it is taken to start again.
@@ -28,21 +30,30 @@ def containers_have_ended(metadata: Raw, spec: Raw, status: Raw) -> bool:
         spec: of the pod.
         status: of the pod.
     """
-    if not may_have_ended(status) or not spec.get("containers") or spec.get(LEFT_OUT):
+    if not (may_have_ended(status) and spec.get("nodeName") and spec.get("containers")) or spec.get(LEFT_OUT):
         return False
     ends = {name: end for group in ("containerStatuses", "initContainerStatuses") for name, end in _ends(status, group)}
     is_deleted, policy = "deletionTimestamp" in metadata, spec.get("restartPolicy") or "Always"
     if not all(container.get("name") in ends for container in _that_must_end(spec)):
         return False
-    return is_deleted or not any(_starts_again(c, policy, ends[c["name"]]) for c in spec.get("containers") or ())
+    if is_deleted:
+        return True
+    if any(each.get("restartPolicyRules") for each in (*spec["containers"], *(spec.get("initContainers") or ()))):
+        return False
+    return not any(_starts_again(each, policy, ends[each["name"]]) for each in spec["containers"])
 
 
 def may_have_ended(status: Raw) -> bool:
-    """Whether the pod has not ended, and all its containers that have a status have, but for init containers."""
+    """Whether the pod has not ended, all its containers that have a status have, and no other container runs.
+
+    An ephemeral container may outlive them, and an init container runs again if all are started again.
+    """
     containers = status.get("containerStatuses")
     if not containers or status.get("phase") in TERMINAL:
         return False
-    return all(_exit_code(container) is not None for container in containers)
+    if not all(_exit_code(container) is not None for container in containers):
+        return False
+    return not any(_runs(each) for group in OTHERS for each in status.get(group) or ())
 
 
 def trim_ended(container_status: Raw) -> dict[str, Any]:
@@ -59,6 +70,10 @@ def _ends(status: Raw, group: str) -> Iterator[tuple[str, int]]:
             yield each["name"], code
 
 
+def _runs(container_status: Raw) -> bool:
+    return (container_status.get("state") or {}).get("running") is not None
+
+
 def _exit_code(container_status: Raw) -> int | None:
     end = (container_status.get("state") or {}).get("terminated")
     return None if end is None else int(end.get("exitCode") or 0)
@@ -71,7 +86,5 @@ def _that_must_end(spec: Raw) -> Iterator[Raw]:
 
 
 def _starts_again(container: Raw, policy: str, exit_code: int) -> bool:
-    if container.get("restartPolicyRules"):
-        return True
     policy = container.get("restartPolicy") or policy
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
