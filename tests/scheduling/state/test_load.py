@@ -105,6 +105,62 @@ def test_a_pod_that_ended_drops_out(end):
     assert recent(cluster)[0] == pytest.approx(-60), "the window has a fifth of it"
 
 
+RUNS, OVER = ({"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]} for state in (
+    {"running": {}}, {"terminated": {"exitCode": 0}}
+))  # fmt: skip
+
+
+def job_pod(status, **over):
+    """A pod that has been there for half of the window."""
+    requests = {"requests": {"cpu": "200m", "memory": "100"}}
+    return PodView.from_raw(
+        raw_pod(
+            "p",
+            nodeName="n",
+            restartPolicy="Never",
+            containers=[{"name": "main", "resources": requests}],
+            status={"startTime": at(150)} | status | over,
+        )
+    )
+
+
+def test_the_window_has_of_a_pod_whose_containers_have_ended_what_it_has_used():
+    status = capacity("n", observed=("uid-p",), windows=FULL)
+    cluster = cluster_state([node("n")], [job_pod(RUNS)], [status])
+    assert (recent(cluster)[0], contained(cluster)) == (150, 150)
+    cluster.set_pod(job_pod(OVER), NOW)
+    assert (recent(cluster)[0], contained(cluster)) == (-150, 150)
+    cluster.set_pod(job_pod(OVER, phase="Succeeded"), NOW + 2)
+    assert (recent(cluster)[0], contained(cluster)) == (-150, 150), "taken off once"
+    cluster.remove_pod("uid-p")
+    assert (recent(cluster)[0], contained(cluster)) == (-150, 150)
+    reported(cluster, 301)
+    assert (recent(cluster)[0], contained(cluster)) == (0, 0)
+
+
+def test_a_pod_whose_containers_run_again_has_not_ended():
+    status = capacity("n", observed=("uid-p",), windows=FULL)
+    cluster = cluster_state([node("n")], [job_pod(RUNS)], [status])
+    cluster.set_pod(job_pod(OVER), NOW)
+    cluster.set_pod(job_pod(RUNS), NOW)
+    assert (recent(cluster)[0], contained(cluster)) == (150, 150)
+
+
+def test_a_pod_whose_containers_have_ended_is_taken_off_though_it_is_counted_otherwise_at_once():
+    status = capacity("n", observed=("uid-p",), windows=FULL)
+    cluster = cluster_state([node("n")], [job_pod(RUNS)], [status])
+    resized = [{"name": "main", "state": {"terminated": {"exitCode": 0}}, "allocatedResources": {"memory": "200"}}]
+    cluster.set_pod(job_pod(OVER, containerStatuses=resized), NOW)
+    assert recent(cluster)[0] == -150
+
+
+def test_a_pod_that_has_never_started_has_used_nothing():
+    fails = {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ErrImagePull"}}}]}
+    cluster = cluster_state([node("n")], [job_pod(fails)], [])
+    cluster.remove_pod("uid-p")
+    assert not cluster.load._ended._slot_of
+
+
 def ended(*ages, covered=300):
     """A node from whose window pods of these ages have just gone."""
     names = [f"old{i}" for i in range(len(ages))]

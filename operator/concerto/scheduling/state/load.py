@@ -159,7 +159,8 @@ class Load(PodIndex):
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on that node, bound or assumed."""
-        self._ended.withdraw(pod.uid)
+        if not pod.uses_nothing:
+            self._ended.withdraw(pod.uid)
         slot = self._slot_of.get(pod.uid)
         if slot is None:
             slot = self._slot_of[pod.uid] = self._free.pop() if self._free else self._more()
@@ -179,9 +180,13 @@ class Load(PodIndex):
             recent[:, :, row] += predicted * (1.0 - share), predicted * share
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
-        """The kubelet may have accepted the pod since."""
+        """The kubelet may have accepted the pod since, or its containers may have ended or started again."""
         slot = self._slot_of.get(after.uid)
         if before.uses_nothing != after.uses_nothing:
+            if before.uses_nothing:
+                self._ended.withdraw(after.uid)
+            elif not after.start_fails:
+                self._ends_using(before, row)
             self._on_rows[:, row] += _terms_of(after) - _terms_of(before)
             if slot is not None:
                 self._terms[:, slot] = _terms_of(after)
@@ -196,14 +201,8 @@ class Load(PodIndex):
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod is not on that node any more."""
-        slot = self._slot_of.get(pod.uid)
-        # A pod without an entry is in every window as a whole
-        since = -np.inf if slot is None else self._begun(slot, row)
-        terms = _terms_of(pod)
-        self._on_rows[:, row] -= terms
-        if since < self._latest:
-            self._ended.add(pod.uid, row, (since, self._latest), terms)
-            self._recent.clear()
+        self._on_rows[:, row] -= _terms_of(pod)
+        self._ends_using(pod, row)
         self._forget_pod(pod.uid)
 
     def row_assigned(self, row: int) -> None:
@@ -211,6 +210,17 @@ class Load(PodIndex):
         self._ended.vacate(row)
 
     # --- inside
+
+    def _ends_using(self, pod: PodView, row: int) -> None:
+        """The pod uses nothing of the row's node from now on. Windows go on containing what it has used, if it has."""
+        if pod.uses_nothing or pod.start_fails:
+            return
+        slot = self._slot_of.get(pod.uid)
+        # A pod without an entry is in every window as a whole
+        since = -np.inf if slot is None else self._begun(slot, row)
+        if since < self._latest:
+            self._ended.add(pod.uid, row, (since, self._latest), _terms_of(pod))
+            self._recent.clear()
 
     def _begun(self, slot: int, row: int) -> float:
         """From when on windows contain the pod, seconds; +inf if none does, as far as is known."""
