@@ -106,6 +106,38 @@ STORIES = {
         [("pod", replace(bound("p"), counted=False, uses_nothing=True)), ("pod", bound("p", phase="Failed"))],
         5,
     ),
+    "its containers have ended, and its agent still counts it": (
+        [("pod", bound("p")), ("status", 4, ["p"]), ("pod", replace(bound("p"), counted=False, uses_nothing=True))],
+        5,
+    ),
+    "its containers have ended, then it has, and its agent still counts it": (
+        [
+            ("pod", bound("p")),
+            ("status", 4, ["p"]),
+            ("pod", replace(bound("p"), counted=False, uses_nothing=True)),
+            ("pod", bound("p", phase="Succeeded")),
+        ],
+        5,
+    ),
+    "its containers have ended, then it is gone, and its agent does not count it any more": (
+        [
+            ("pod", bound("p")),
+            ("status", 4, ["p"]),
+            ("pod", replace(bound("p"), counted=False, uses_nothing=True)),
+            ("delete", "p"),
+            ("status", 5, []),
+        ],
+        5,
+    ),
+    "its containers run again, and its agent has counted it all the time": (
+        [
+            ("pod", bound("p")),
+            ("status", 4, ["p"]),
+            ("pod", replace(bound("p"), counted=False, uses_nothing=True)),
+            ("pod", bound("p")),
+        ],
+        4,
+    ),
     "a running pod whose deletion has begun still runs": ([("pod", bound("p", deleting=True))], 4),
 }
 

@@ -4,13 +4,15 @@ The identity that all of Concerto uses, for a node n with published status S (do
 
     available = S.capacity
               - units of pods assigned or bound to n, not in S.observedPodUIDs and not ended      (in flight)
-              + units of pods in S.observedPodUIDs whose end the operator has seen                (credited)
+              + units of pods in S.observedPodUIDs whose end, or that of whose containers, the
+                operator has seen                                                                 (credited)
               - units that reservations hold on n
 
 Pods of every scheduler count; static pods and those of DaemonSets do not (the agent counts them as the node's own).
 One pod is one unit; what a large pod takes beyond it is taken off by ``LargePods``. Nothing is inferred from age alone:
 a pod that pulls its image for ten minutes stays in flight. One whose start fails, as its image can't be pulled, takes
-nothing after a while (``UnstartedPods``), and a unit again when it has started.
+nothing after a while (``UnstartedPods``), and a unit again when it has started. One whose containers have ended takes
+nothing although its kubelet has still to take it down (``pod_end``).
 
 Events may come late, twice, or in any order between kinds; per object they come in order. Whatever is not known is
 taken the way that promises less: an observed UID that no pod is known for is not credited.
@@ -288,11 +290,12 @@ class Ledger:
         self.nodes.tidy(entry.node)
 
     def _release(self, uid: str) -> None:
-        """The pod, which is bound, takes nothing until it starts. What it used of a reservation stays used."""
+        """The pod, which is bound, takes nothing unless it starts again. What it used of a reservation stays used."""
         entry = self._entries.pop(uid, None)
         self._pending.discard(uid)
         if entry is not None:
             self._remove_pod(uid, entry)
+            self._credit(uid, entry.node, entry.units)
             self._records.resolve(uid)
 
     def _end(self, uid: str, node: str) -> None:
@@ -307,10 +310,13 @@ class Ledger:
         self._ended[uid] = units
         if len(self._ended) > self._max_ended_remembered:
             self._ended.popitem(last=False)
+        self._credit(uid, node, units)
+        self._records.resolve(uid)
+
+    def _credit(self, uid: str, node: str, units: int) -> None:
         account = self.nodes.get(node)
         if account is not None and account.credit(uid, units):
             self.nodes.change(node)
-        self._records.resolve(uid)
 
     def _observe(self, account: NodeAccount, observed: frozenset[str]) -> None:
         for uid in account.observe(observed, self._ended.get):

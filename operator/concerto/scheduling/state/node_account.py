@@ -36,7 +36,7 @@ class NodeAccount:
     Attributes:
         live: of the pods assigned or bound to the node that have not ended.
         observed: pods that its agent counts.
-        credited: of ended pods that its agent still counts.
+        credited: of pods that have ended, or whose containers have, and that its agent still counts.
         in_flight: sum over the live pods that its agent does not count.
         held: sum over what reservations hold on the node.
         resource_version: version of the NodeCapacity that ``status`` is from; empty without one.
@@ -88,6 +88,7 @@ class NodeAccount:
     def add_pod(self, uid: str, units: int) -> bool:
         """A pod is assigned or bound to the node; returns whether its agent counts it already."""
         self.live[uid] = units
+        self.credited.pop(uid, None)
         if uid in self.observed:
             return True
         self.in_flight += units
@@ -108,7 +109,6 @@ class NodeAccount:
 
     def put_back(self, uid: str, units: int) -> None:
         """Undo ``lift``."""
-        self.credited.pop(uid, None)
         self.add_pod(uid, units)
 
     def credit(self, uid: str, units: int) -> bool:
