@@ -15,8 +15,8 @@ from support.topologies import machine
 RUNS, ENDED = {"running": {}}, {"terminated": {"exitCode": 0}}
 
 
-def raw(state, phase="Running"):
-    container = {"name": "main", "image": "i", "resources": {"requests": {"cpu": "500m"}}}
+def raw(state, phase="Running", image="i"):
+    container = {"name": "main", "image": image, "resources": {"requests": {"cpu": "500m"}}}
     status = {"phase": phase, "containerStatuses": [{"name": "main", "state": state, "restartCount": 0}]}
     return trim_pod(raw_pod("p", nodeName="n", containers=[container], restartPolicy="Never", status=status))
 
@@ -59,7 +59,8 @@ def test_its_exclusive_cpus_are_kept_from_others_until_its_binding_is_gone():
         }
     )
     seen = NodeKinds()
-    seen.pod_ended(kind_of_pod(raw(RUNS)), PodMeasurement(8.0, 4.0, 4.0, 2e7, True), NOW)
+    for image, work in (("i", 8.0), ("patched", 2.0)):
+        seen.pod_ended(kind_of_pod(raw(RUNS, image=image)), PodMeasurement(work, 4.0, 4.0, 2e7, True), NOW)
     cluster.kinds.set_table(seen.table((), NOW))
     row = cluster.row_of["n"]
 
@@ -72,5 +73,9 @@ def test_its_exclusive_cpus_are_kept_from_others_until_its_binding_is_gone():
         cluster.set_pod(PodView.from_raw(raw(state)), NOW)
         assert taken() == pytest.approx(before)
         assert bool(cluster.kinds.loads.cpu[row] > 0.0) is (state is RUNS)
+    cluster.set_pod(PodView.from_raw(raw(RUNS)), NOW)
+    cluster.set_pod(PodView.from_raw(raw(RUNS, image="patched")), NOW)
+    assert taken() == pytest.approx(before)
+    cluster.set_pod(PodView.from_raw(raw(ENDED)), NOW)
     cluster.remove_cpu_binding(("default", "p"))
     assert taken() == pytest.approx(0.0)

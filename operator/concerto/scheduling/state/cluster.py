@@ -325,7 +325,7 @@ class ClusterState:
                 if placed is not None:  # what was known of it goes on counting
                     self._add_pod(placed.pod, node, bound=placed.bound)
                 raise
-        elif pod.counted == placed.pod.counted:
+        elif (pod.counted, pod.kind) == (placed.pod.counted, placed.pod.kind):
             change, others_may_care = Change.NOTHING, self._placed.update(pod)
         else:
             left, others_may_care = self.kinds.left(placed.row), self._placed.update(pod)
