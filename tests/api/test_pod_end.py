@@ -19,8 +19,8 @@ def runs(name="main"):
     return {"name": name, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "restartCount": 0}
 
 
-def bound(statuses, *, deleted=False, phase="Running", init=(), init_statuses=(), ephemeral=(), containers=None, **spec):
-    status = {"phase": phase, "containerStatuses": list(statuses), "initContainerStatuses": list(init_statuses)}
+def bound(statuses, *, deleted=False, init=(), init_statuses=(), ephemeral=(), containers=None, **spec):
+    status = {"phase": "Running", "containerStatuses": list(statuses), "initContainerStatuses": list(init_statuses)}
     status["ephemeralContainerStatuses"] = list(ephemeral)
     containers = containers or [{"name": each["name"]} for each in statuses]
     pod = raw_pod("p", nodeName="n", status=status, containers=containers, initContainers=list(init), **spec)
