@@ -13,8 +13,9 @@ first. *Which* pods count, the API server decides:
 - A UID that the API does not show does not count yet. Either the watch shows the pod in a moment (kubelet has just seen
   it from the same server), or it is the rest of a pod that nobody knows any more, which kubelet will clear away. To the
   operator an uncounted pod is still in flight, which is the safe side; its load is part of the pods' usage even so.
-- A pod whose containers may start again (``restartPolicy: Always``, not being deleted) goes on counting without them:
-  they are about to come back. A pod that the API server no longer shows counts until its containers are gone.
+- A pod with a container that is always started again (``restartPolicy: Always``, its own or the pod's), and that is not
+  being deleted, goes on counting without it: it is about to come back. A pod that the API server no longer shows counts
+  until its containers are gone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from concerto.api.pod_end import containers_have_ended
+from concerto.api.pod_end import containers_have_ended, restarts_always
 from concerto.api.pod_kind import kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node
 from concerto.api.timestamps import read_timestamp
@@ -52,7 +53,7 @@ def trim_pod(pod: Object) -> Object:
         "limits": spec_limits(spec),
         "kind": kind_of_pod({"metadata": metadata, "spec": spec}),
         "containers": len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()),
-        "restarts": spec.get("restartPolicy", "Always") == "Always" and "deletionTimestamp" not in metadata,
+        "restarts": restarts_always(spec) and "deletionTimestamp" not in metadata,
         "status": {
             "acceptedAt": status.get("startTime"),
             "startedAt": _first_start(status),

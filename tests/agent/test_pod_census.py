@@ -35,10 +35,12 @@ def pod(
     started: str | None = None,
     phase: str = "Running",
     restart: str = "Always",
+    own_restart: str = "",
     containers: int = 1,
     inits: int = 0,
     deleting: bool = False,
 ) -> dict:
+    own = {"restartPolicy": own_restart} if own_restart else {}
     annotations = {"kubernetes.io/config.mirror": mirror_of, "kubernetes.io/config.hash": mirror_of}
     raw = {
         "metadata": {
@@ -54,7 +56,7 @@ def pod(
         "spec": {
             **({"affinity": daemon_affinity("n1")} if owner == "DaemonSet" else {}),
             "restartPolicy": restart,
-            "containers": [{"name": f"c{i}"} for i in range(containers)],
+            "containers": [{"name": f"c{i}"} | own for i in range(containers)],
             "initContainers": [{"name": f"i{i}"} for i in range(inits)],
         },
         "status": {
@@ -144,6 +146,8 @@ ENDS = {
     "a Job's pod: over": (JOB, Containers(1, frozenset({SANDBOX})), True),
     "a Job's pod without a sandbox's cgroup: over": (JOB, Containers(1), True),
     "a pod that is started again: its container comes back": ({}, Containers(1, frozenset({SANDBOX})), False),
+    "a container that alone is started again: it comes back": (JOB | {"own_restart": "Always"}, Containers(1), False),
+    "a container that alone is not started again: over": ({"own_restart": "Never"}, Containers(1), True),
     "a pod that is being deleted: over": ({"deleting": True}, Containers(1, frozenset({SANDBOX})), True),
     "its init container has ended, its container comes": (JOB | {"inits": 1}, Containers(1), False),
     "its init container has ended, and so has its container": (JOB | {"inits": 1}, Containers(2), True),

@@ -33,14 +33,18 @@ def containers_have_ended(metadata: Raw, spec: Raw, status: Raw) -> bool:
     if not (may_have_ended(status) and spec.get("nodeName") and spec.get("containers")) or spec.get(LEFT_OUT):
         return False
     ends = {name: end for group in ("containerStatuses", "initContainerStatuses") for name, end in _ends(status, group)}
-    is_deleted, policy = "deletionTimestamp" in metadata, spec.get("restartPolicy") or "Always"
     if not all(container.get("name") in ends for container in _that_must_end(spec)):
         return False
-    if is_deleted:
+    if "deletionTimestamp" in metadata:
         return True
     if any(each.get("restartPolicyRules") for each in (*spec["containers"], *(spec.get("initContainers") or ()))):
         return False
-    return not any(_starts_again(each, policy, ends[each["name"]]) for each in spec["containers"])
+    return not any(_starts_again(_policy(each, spec), ends[each["name"]]) for each in spec["containers"])
+
+
+def restarts_always(spec: Raw) -> bool:
+    """Whether a container of the pod is started again however it ends, unless the pod is being deleted."""
+    return any(_policy(each, spec) == "Always" for each in spec.get("containers") or ())
 
 
 def may_have_ended(status: Raw) -> bool:
@@ -85,6 +89,10 @@ def _that_must_end(spec: Raw) -> Iterator[Raw]:
     yield from (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
 
 
-def _starts_again(container: Raw, policy: str, exit_code: int) -> bool:
-    policy = container.get("restartPolicy") or policy
+def _policy(container: Raw, spec: Raw) -> str:
+    policy: str = container.get("restartPolicy") or spec.get("restartPolicy") or "Always"
+    return policy
+
+
+def _starts_again(policy: str, exit_code: int) -> bool:
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
