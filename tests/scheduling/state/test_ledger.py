@@ -110,6 +110,22 @@ STORIES = {
         [("pod", bound("p")), ("status", 4, ["p"]), ("pod", replace(bound("p"), counted=False, uses_nothing=True))],
         5,
     ),
+    "its containers have ended, and only then it is reported as observed": (
+        [("pod", bound("p")), ("pod", replace(bound("p"), counted=False, uses_nothing=True)), ("status", 4, ["p"])],
+        5,
+    ),
+    "its start has failed for long, then its agent counts it": (
+        [("pod", replace(bound("p"), counted=False, uses_nothing=True, start_fails=True)), ("status", 4, ["p"])],
+        4,
+    ),
+    "its containers have ended, then it is gone, and only then it is reported as observed": (
+        [
+            ("pod", replace(bound("p"), counted=False, uses_nothing=True)),
+            ("delete", "p"),
+            ("status", 4, ["p"]),
+        ],
+        5,
+    ),
     "its containers have ended, then it has, and its agent still counts it": (
         [
             ("pod", bound("p")),

@@ -37,6 +37,7 @@ class LedgerMachine(RuleBasedStateMachine):
         # The world
         self.pods: dict[str, PodView] = {}
         self.started: set[str] = set()
+        self.over: set[str] = set()  # pods whose containers have ended, though they may run again
         self.versions = 0
         self.capacities: dict[str, NodeCapacity] = {}
         self.batches: dict[str, list[Assignment]] = {}
@@ -76,7 +77,14 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), phase=st.sampled_from(["Succeeded", "Failed"]))
     def finish(self, data, phase):
         uid = data.draw(st.sampled_from(list(self.pods)))
-        self._change(replace(self.pods[uid], phase=phase))
+        self._change(replace(self.pods[uid], phase=phase, counted=True, uses_nothing=False))
+
+    @precondition(lambda self: any(p.node_name and not p.terminal for p in self.pods.values()))
+    @rule(data=st.data(), over=st.booleans())
+    def containers_end_or_start_again(self, data, over):
+        uid = data.draw(st.sampled_from([u for u, p in self.pods.items() if p.node_name and not p.terminal]))
+        self.over.add(uid)
+        self._change(replace(self.pods[uid], counted=not over, uses_nothing=over))
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
@@ -87,7 +95,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES))
     def publish(self, node):
-        there = tuple(u for u, p in self.pods.items() if p.node_name == node and u in self.started and not p.terminal)
+        counted = [u for u, p in self.pods.items() if p.node_name == node and p.counted and not p.terminal]
+        there = tuple(u for u in counted if u in self.started)
         self.versions += 1
         status = capacity(node, float(SLOTS[node] - len(there)), there, version=self.versions, at=float(self.versions))
         self.capacities[node] = status
@@ -250,10 +259,13 @@ class LedgerMachine(RuleBasedStateMachine):
             if status is None:
                 continue
             observed = set(status.status.observed_pod_uids)
-            live = {u for u, p in self.seen.items() if p.node_name == node and not p.terminal and u not in self.ended}
+            there = {
+                u: p for u, p in self.seen.items() if p.node_name == node and not p.terminal and u not in self.ended
+            }
+            live = {u for u, p in there.items() if p.counted}
             live |= {u for u, a in self.assumed.items() if a.node == node}
             held = sum(self.ledger.reservations.state(key).held.get(node, 0) for key in self.standing)
-            credited = observed & self.ended
+            credited = observed & (self.ended | (there.keys() - live))
             want = status.status.capacity - len(live - observed) + len(credited) - held
             assert self.ledger.nodes.available(node) == want
             assert self.ledger.nodes.in_flight(node) == len(live - observed)
@@ -261,7 +273,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_given_twice(self):
         for node in NODES:
-            bound = {u for u, p in self.pods.items() if p.node_name == node and not p.terminal}
+            bound = {u for u, p in self.pods.items() if p.node_name == node and not p.terminal} - self.over
             promised = {u for u, a in self.assumed.items() if a.node == node and u in self.pods}
             assert len(bound | promised) <= SLOTS[node]
 

@@ -88,6 +88,7 @@ class Ledger:
         self._entries: dict[str, _Entry] = {}
         self._pending: set[str] = set()
         self._ended: OrderedDict[str, int] = OrderedDict()
+        self._over: set[str] = set()  # bound pods that have not ended, and of which all containers have
         self._records = PlacementRecords()
 
     # --- what is asked
@@ -114,9 +115,13 @@ class Ledger:
 
     def set_pod(self, pod: PodView, now: float) -> None:
         """A pod as the API server has it now: waiting, bound, or ended."""
+        if pod.uid in self._ended:
+            return
         if pod.uses_nothing:
-            self._release(pod.uid)
-        if not pod.counted or pod.uid in self._ended:
+            self._release(pod.uid, has_run=not pod.start_fails)
+        else:
+            self._over.discard(pod.uid)
+        if not pod.counted:
             return
         if pod.terminal:
             self._end(pod.uid, pod.node_name)
@@ -128,7 +133,7 @@ class Ledger:
     def remove_pod(self, uid: str) -> None:
         """The pod is gone from the API server."""
         self._pending.discard(uid)
-        if uid in self._entries:
+        if uid in self._entries or uid in self._over:
             self._end(uid, "")
 
     def set_capacity(self, capacity: NodeCapacity, now: float) -> bool:
@@ -289,10 +294,12 @@ class Ledger:
         self.nodes.change(entry.node).remove_pod(uid)
         self.nodes.tidy(entry.node)
 
-    def _release(self, uid: str) -> None:
+    def _release(self, uid: str, *, has_run: bool) -> None:
         """The pod, which is bound, takes nothing unless it starts again. What it used of a reservation stays used."""
         entry = self._entries.pop(uid, None)
         self._pending.discard(uid)
+        if has_run:
+            self._over.add(uid)
         if entry is not None:
             self._remove_pod(uid, entry)
             self._credit(uid, entry.node, entry.units)
@@ -307,6 +314,7 @@ class Ledger:
             if not entry.bound:
                 self._give_back(uid, entry)
         self._pending.discard(uid)
+        self._over.discard(uid)
         self._ended[uid] = units
         if len(self._ended) > self._max_ended_remembered:
             self._ended.popitem(last=False)
@@ -319,8 +327,11 @@ class Ledger:
             self.nodes.change(node)
 
     def _observe(self, account: NodeAccount, observed: frozenset[str]) -> None:
-        for uid in account.observe(observed, self._ended.get):
+        for uid in account.observe(observed, self._units_of_ended):
             self._records.resolve(uid)
+
+    def _units_of_ended(self, uid: str) -> int | None:
+        return UNITS_PER_POD if uid in self._over else self._ended.get(uid)
 
     def _forget_status(self, account: NodeAccount) -> None:
         account.status = None

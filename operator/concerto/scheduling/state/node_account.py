@@ -123,7 +123,7 @@ class NodeAccount:
 
         Args:
             uids: the pods.
-            ended_units: units of a pod whose end has been seen; None for others.
+            ended_units: units of a pod whose end, or that of whose containers, has been seen; None for others.
 
         Returns:
             The live ones among them.
