@@ -39,6 +39,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.ended: set[str] = set()
         self.claims: dict[str, tuple[float, float | None]] = {}  # share, and when it was first counted
         self.failing: set[str] = set()  # on nodes, and using nothing
+        self.over: set[str] = set()  # of these, those of which all containers have ended
         self.set_aside: dict[str, float] = {}  # share that is claimed for them again when they start
 
     # --- nodes
@@ -140,13 +141,14 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.bound.add(uid)
 
     @precondition(lambda self: self.placed)
-    @rule(data=st.data())
-    def does_not_start(self, data):
+    @rule(data=st.data(), has_run=st.booleans())
+    def does_not_start_or_is_over(self, data, has_run):
         uid = data.draw(st.sampled_from(sorted(self.placed)))
         requests = self.cluster._placed.get(uid).pod.requests
-        view = replace(self.view(uid, self.placed[uid]), requests=requests, counted=False, uses_nothing=True)
-        self.cluster.set_pod(view, self.now)
+        nothing = {"counted": False, "uses_nothing": True, "start_fails": not has_run}
+        self.cluster.set_pod(replace(self.view(uid, self.placed[uid]), requests=requests, **nothing), self.now)
         self.failing.add(uid)
+        (self.over.add if has_run else self.over.discard)(uid)
         self.bound.add(uid)
         if uid in self.claims:
             self.set_aside[uid] = self.claims.pop(uid)[0]
@@ -164,7 +166,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     def goes(self, data):
         uid = data.draw(st.sampled_from(sorted(self.placed)))
         self.cluster.remove_pod(uid)
-        if uid not in self.failing:  # what has used nothing is not remembered
+        if uid not in self.failing or uid in self.over:  # what has used nothing is not remembered
             self.ended.add(uid)
         self.leave(uid)
 

@@ -298,8 +298,7 @@ class Ledger:
         """The pod, which is bound, takes nothing unless it starts again. What it used of a reservation stays used."""
         entry = self._entries.pop(uid, None)
         self._pending.discard(uid)
-        if has_run:
-            self._over.add(uid)
+        (self._over.add if has_run else self._over.discard)(uid)
         if entry is not None:
             self._remove_pod(uid, entry)
             self._credit(uid, entry.node, entry.units)
