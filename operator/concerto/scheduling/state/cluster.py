@@ -329,19 +329,14 @@ class ClusterState:
             change, others_may_care = Change.NOTHING, self._placed.update(pod)
         else:
             left, others_may_care = self.kinds.left(placed.row), self._placed.update(pod)
-            self._count_shared(placed.row)
+            self.exclusive.follow_cost(placed.row)
             change = self.measured.update(placed.row) | self.kinds.gained(placed.row, left)
         return change | (Change.PLACED if others_may_care and self.pod_counts else Change.NOTHING)
 
     def _add_pod(self, pod: PodView, node: str, *, bound: bool) -> None:
-        row = self.rows.row(node)
-        self._placed.add(pod, row, bound=bound)
-        self._count_shared(row)
-
-    def _count_shared(self, row: int) -> None:
-        """What pods use of their exclusive CPUs may be another amount now."""
+        self._placed.add(pod, row := self.rows.row(node), bound=bound)
         if self.exclusive.shared_part[row] < 1.0:
-            self._count_exclusive(self.names[row])
+            self._count_exclusive(node)
 
     def _remove_pod(self, uid: str) -> Change:
         if (placed := self._placed.get(uid)) is None:

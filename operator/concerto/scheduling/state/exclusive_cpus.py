@@ -63,6 +63,11 @@ class ExclusiveCPUs(Columns, PodIndex):
         self.beyond_requests[row], self.shared_part[row] = beyond, part
         return changed
 
+    def follow_cost(self, row: int) -> None:
+        """A pod on the row costs another amount now: what it keeps from others is what it does not use."""
+        if self.shared_part[row] < 1.0:
+            self.recount(row)
+
     def _recount_shared(self, rows: Ints) -> None:
         """What pods keep from others is what they do not use, and other costs are known of pods on these rows."""
         for row in rows[self.shared_part[rows] < 1.0].tolist():
