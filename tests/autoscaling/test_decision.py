@@ -3,7 +3,7 @@ import pytest
 from concerto.autoscaling.behavior import Memory, Recommendation
 from concerto.autoscaling.decision import Failure, Floor, carried_out, combine, decide, needs_metrics
 from concerto.autoscaling.replicas import Proposal
-from concerto.autoscaling.settings import Behavior, Bounds, Release
+from concerto.autoscaling.settings import Behavior, Bounds, Policy, Release, ScalingRules
 
 NOW = 1000.0
 BROKEN = Failure("FailedGetResourceMetric", "failed to get cpu resource metric value: gone")
@@ -147,6 +147,29 @@ def test_the_first_reading_after_an_outage_does_not_take_the_fallback_back_at_on
     for later, want in ((15, 8), (299, 8), (316, 2)):
         after = decide(bounds, got.memory, current=8, metrics=answer(2), floor=None, now=NOW + later)
         assert after.replicas == want
+
+
+@pytest.mark.parametrize("window", [0.0, 60.0, 300.0])
+def test_a_fallback_is_reached_whatever_the_window_of_rises(window):
+    """It is no recommendation that others have to confirm: one below it, made on the way, had kept it off for good."""
+    rises = ScalingRules((Policy("Pods", 1, 30),), "Max", window)
+    bounds, memory, current, now = Bounds(100, 1, Behavior(scale_up=rises)), OLD, 5, NOW
+    found = []
+    for _ in range(8):
+        got = decide(bounds, memory, current=current, metrics=combine([BROKEN], 5), floor=None, now=now, fallback=8)
+        memory = carried_out(got.memory, bounds, before=current, after=got.replicas, now=now)
+        current, now = got.replicas, now + 15.0
+        found.append(current)
+    assert found == [6, 6, 7, 7, 8, 8, 8, 8]
+    after = decide(bounds, memory, current=8, metrics=answer(2), floor=None, now=now)
+    assert after.replicas == 8
+
+
+def test_what_metrics_asked_for_before_an_outage_is_not_carried_out_for_the_fallback():
+    """With a rise under way that rates had limited, a lower fallback raised the target on."""
+    memory = Memory((Recommendation(NOW - 200, 50),))
+    got = decide(Bounds(100), memory, current=10, metrics=combine([BROKEN], 10), floor=None, now=NOW, fallback=8)
+    assert (got.replicas, got.rescale, got.cause) == (10, False, "")
 
 
 def test_without_an_answer_of_the_metrics_a_forecast_decides_nothing():

@@ -128,11 +128,11 @@ def test_what_an_active_forecast_releases_is_shown():
 
 
 FALLBACKS = {
-    "its own number": ({"replicas": 7}, "7", "the metrics have no answer"),
+    "its own number": ({"replicas": 7}, "7", "no metric has an answer"),
     "what earlier days needed": (
         {"replicas": 1, "earlierDays": True},
         "3",
-        "the metrics have no answer; earlier days needed this many at this time",
+        "no metric has an answer; earlier days needed this many at this time",
     ),
 }
 

@@ -228,11 +228,11 @@ class ScheduleSpec:
 
 @dataclass(frozen=True)
 class FallbackSpec:
-    """``spec.fallback``: at least so many replicas once the metrics have failed for so long.
+    """``spec.fallback``: at least so many replicas once no metric has had an answer for so long.
 
     Attributes:
         replicas: never fewer.
-        after_seconds: how long the metrics must have failed.
+        after_seconds: for how long no metric must have had an answer.
         earlier_days: whether what the last days needed at this time of day counts if it is more.
     """
 
@@ -304,7 +304,7 @@ class PredictiveHPA:
         scale_down: the same.
         prediction: how forecasts are used.
         schedules: replicas by the clock.
-        fallback: replicas while metrics fail; None: the present ones are kept.
+        fallback: replicas while no metric has an answer; None: the present ones are kept.
     """
 
     namespace: str

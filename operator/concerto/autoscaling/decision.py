@@ -191,15 +191,17 @@ def paused(memory: Memory, *, current: int, annotation: str, replicas: int | Non
 
 
 def _fallback(bounds: Bounds, memory: Memory, current: int, metrics: Combined, fallback: int, now: float) -> Decision:
-    """While the metrics have no answer, replicas rise to the fallback, within rates and bounds, and never fall."""
-    limited = normalise(bounds, memory, current=current, desired=max(current, fallback), now=now)
+    """While no metric has an answer, replicas rise to the fallback, within rates and bounds, and never fall."""
+    # What metrics asked for before neither raises them further, nor does it delay the rise
+    alone = replace(memory, recommendations=())
+    limited = normalise(bounds, alone, current=current, desired=max(current, fallback), now=now)
     replicas = max(limited.replicas, current)
     if current <= fallback:  # else the first reading after an outage would take back at once what was raised
         memory = memory.recommended(now, replicas, longest_window(bounds))
     return Decision(
         replicas,
         replicas != current,
-        "the metrics have no answer, and spec.fallback asks for more",
+        "no metric has an answer, and spec.fallback asks for more",
         (*_limit_conditions(limited), metrics.active),
         memory,
         error=metrics.error,

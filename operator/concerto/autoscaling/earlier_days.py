@@ -1,4 +1,4 @@
-"""The load that earlier days had at a time of day, for objects whose metrics have no answer."""
+"""The load that earlier days had at a time of day, for objects of which no metric has an answer."""
 
 from __future__ import annotations
 

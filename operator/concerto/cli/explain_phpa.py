@@ -124,7 +124,7 @@ def _fallback(spec: PredictiveHPA, state: State, now: float) -> _Requirement:
         ahead = state.initialisation.ahead(InitialisationSettings())
     replicas = fallback_replicas(spec, state, ahead, now)
     by_days = spec.fallback is not None and replicas > spec.fallback.replicas
-    text = "the metrics have no answer" + ("; earlier days needed this many at this time" if by_days else "")
+    text = "no metric has an answer" + ("; earlier days needed this many at this time" if by_days else "")
     return _Requirement("spec.fallback", replicas, text)
 
 

@@ -170,7 +170,7 @@ class Actuator:
         self._metrics.observe(observed.tracked.key, plan.forecast, shown)
 
     def _fallback(self, observed: Observation) -> int | None:
-        """Replicas of ``spec.fallback``, once the metrics have had no answer for long enough."""
+        """Replicas of ``spec.fallback``, once no metric has had an answer for long enough."""
         tracked, fallback = observed.tracked, observed.spec.fallback
         if fallback is None or tracked.failing_since is None:
             return None

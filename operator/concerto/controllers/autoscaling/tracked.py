@@ -220,7 +220,7 @@ def _parsed(obj: Object, status: Mapping[str, Any]) -> tuple[PredictiveHPA | Non
 
 
 def _failing_since(status: Mapping[str, Any]) -> float | None:
-    """Since when the metrics have had no answer, as the last operator wrote it.
+    """Since when no metric has had an answer, as the last operator wrote it.
 
     Condition ScalingActive does not say so: it may have become False because scaling was paused.
     """
