@@ -41,7 +41,8 @@ def resolve(
         if refusal is None and not claim.cpus & has:
             # On v2 the pod would get all that there is, with what is kept for others
             text = f"Pods of this node have CPUs {format_cpu_list(has)} and none of CPUs {format_cpu_list(claim.cpus)}"
-            refusal = Refusal("CPUsNotForPods", f"{text}: the cgroup above the pod's is kept off these.")
+            text += ": the cgroup above the pod's is kept off these. Bind the pod to others."
+            refusal = Refusal("CPUsNotForPods", text)
         if refusal is None and kept and not shared - kept:
             refusal = Refusal("SharedPoolEmpty", "No CPU of the node would be left for pods without a binding.")
         if refusal is None:

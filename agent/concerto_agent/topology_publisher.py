@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 _MAX_NAMED = 8
 """Bindings that a condition names one by one."""
+_MAX_RESERVED = 9999
+"""Of ``spec.reservedCPUs``: an earlier CRD took numbers of four digits, and the API server serves what it has taken."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def build_topology_status(
     online, without_pods = topology.cpus, reading.topology.cpus - topology.cpus
     generation = obj.get("metadata", {}).get("generation", 1)
     asked = obj.get("spec", {}).get("reservedCPUs")
-    reserved = kubelet.reserved if asked is None else parse_cpu_list(asked)
+    reserved = kubelet.reserved if asked is None else parse_cpu_list(asked, _MAX_RESERVED)
     pools = held.pools(online, kubelet.exclusive, reserved)
     return {
         "observedGeneration": generation,
@@ -236,7 +238,6 @@ def _conditions(
     hidden: Iterable[str], kubelet: Iterable[str], offline: Iterable[int], without_pods: Iterable[int]
 ) -> list[Condition]:
     problems, unknown, absent = " ".join(hidden), " ".join(kubelet), format_cpu_list(offline)
-    left_out = format_cpu_list(without_pods)
     if problems:
         ready = Condition("Ready", "False", "Incomplete", problems)
     elif unknown:
@@ -244,9 +245,12 @@ def _conditions(
     elif absent:
         text = f"spec.reservedCPUs names CPUs that are not online: {absent}. The others are reserved."
         ready = Condition("Ready", "True", "ReservedOffline", text)
-    elif left_out:
-        text = f"CPUs {left_out} are left out: kubelet's cgroup kubepods is kept off them, so no pod can have them."
-        ready = Condition("Ready", "True", "CPUsNotForPods", text)
     else:
         ready = Condition("Ready", "True", "Read", "All CPUs are known, and which of them kubelet keeps.")
+    if left_out := format_cpu_list(without_pods):
+        text = f"CPUs {left_out} are left out: kubelet's cgroup kubepods is kept off them, so no pod can have them."
+        if ready.reason == "Read":
+            ready = Condition("Ready", "True", "CPUsNotForPods", text)
+        else:  # no other condition says so
+            ready = replace(ready, message=f"{ready.message} {text}")
     return with_progress(ready)

@@ -198,7 +198,9 @@ def pin(pod: str, cpu: int) -> dict[str, Any]:
 
 MISTAKES = {
     ("SchedulingProfile", "no-secret"): ("Degraded", "there is no Secret concerto-system/concerto-prometheus"),
-    ("PodCPUBinding", "no-such-cpus"): ("Degraded", "CPUs [62 63] do not exist in node n1."),
+    ("PodCPUBinding", "no-such-cpus"): (
+        "Degraded", "CPUs [62 63] are not in NodeCPUTopology n1: bind the pod to CPUs that are.",
+    ),
     ("PredictiveHPA", "claimant-a"): ("Degraded", "are controlled by multiple PredictiveHPAs"),
     ("PredictiveHPA", "claimant-b"): ("Degraded", "are controlled by multiple PredictiveHPAs"),
     ("PodCPUBinding", "later"): ("Progressing", "There is no pod default/not-there-yet"),

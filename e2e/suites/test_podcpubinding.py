@@ -184,7 +184,8 @@ def test_cpus_that_do_not_exist_are_named_until_an_edit_or_a_hotplug_mends_it(co
     bind(concerto_cluster, namespace, "b", "p", [0, 2, 4, 26])
     until(concerto_cluster, namespace, "b", "InvalidCPUSet")
     (event,) = eventually("the event", lambda: events(concerto_cluster, namespace, "b", "InvalidCPUSet"))
-    assert (event["type"], event["message"]) == ("Warning", f"CPUs [26] do not exist in node {node}.")
+    text = f"CPUs [26] are not in NodeCPUTopology {node}: bind the pod to CPUs that are."
+    assert (event["type"], event["message"]) == ("Warning", text)
     bind(concerto_cluster, namespace, "b", "p", [0, 2, 4, 6])
     assert until(concerto_cluster, namespace, "b", "Validated")["status"]["cpus"] == "0,2,4,6"
     set_topology(concerto_cluster, node, offline=frozenset({6}))

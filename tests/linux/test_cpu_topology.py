@@ -169,6 +169,17 @@ def test_reserved_cpus_are_the_specs_before_kubelets(tmp_path):
     assert "99" in ready["message"]
 
 
+def test_reserved_cpus_that_an_earlier_crd_took_are_read(tmp_path):
+    """The API server goes on serving them; without a status no pod of the node is pinned."""
+    reading = read_topology(trees.build(tmp_path, trees.LAPTOP))
+    obj = {"metadata": {"generation": 1}, "spec": {"nodeName": "n", "reservedCPUs": "0-1,9000-9999"}}
+    status = build_topology_status(obj, reading, KubeletCPUs(), 1e9)
+    assert status["pools"]["reserved"] == "0-1"
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "ReservedOffline")
+    assert "9000-9999" in ready["message"]
+
+
 def test_cpus_that_no_pod_can_have_are_left_out(tmp_path):
     """As where systemd's AllowedCPUs of kubepods.slice, or a cpuset partition of other programs, has taken them."""
     reading = read_topology(trees.build(tmp_path, trees.OFFLINE))
@@ -185,6 +196,11 @@ def test_cpus_that_no_pod_can_have_are_left_out(tmp_path):
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert (ready["status"], ready["reason"]) == ("True", "CPUsNotForPods")
     assert "CPUs 0,4 are left out" in ready["message"]
+    wrong = {"metadata": {"generation": 1}, "spec": {"nodeName": "n", "reservedCPUs": "0-1,99"}}
+    status = build_topology_status(wrong, reading, kubelet, 1e9, None, frozenset({1, 2, 3, 6}))
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "ReservedOffline"
+    assert "CPUs 0,4 are left out" in ready["message"], "the only place that says so"
     status = build_topology_status(obj, reading, kubelet, 1e9, None, frozenset(range(8)))
     assert next(c for c in status["conditions"] if c["type"] == "Ready")["reason"] == "Read"
 

@@ -156,7 +156,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a binding's pod is on no node": (binding(V["no node"]), "Progressing", "has no node yet"),
     "a binding's node publishes no CPUs": (binding(V["no topology"]), "Degraded", "is the agent of the node running?"),
     "a binding asks for CPUs that don't exist": (
-        binding(V["c"]), "Degraded", "CPUs [9] do not exist in node n.",
+        binding(V["c"]), "Degraded", "CPUs [9] are not in NodeCPUTopology n: bind the pod to CPUs that are.",
     ),
     "a binding loses to an older one": (binding(V["b"]), "Degraded", "held by the older PodCPUBinding default/a"),
     "a binding waits for its agent": (binding(V["a"]), "Progressing", "Waiting for the agent of node n."),

@@ -42,7 +42,7 @@ def test_a_binding_that_can_be_had_says_its_sets_as_listing_6_3_does():
 
 # the binding, pools, (status, reason), words of the message
 REFUSED = {
-    "a CPU that is not there": (binding("a", "0,26"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [26] do not exist in node node-4"),  # noqa: E501
+    "a CPU that is not there": (binding("a", "0,26"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [26] are not in NodeCPUTopology node-4"),  # noqa: E501
     "a reserved CPU": (binding("a", "0-2"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0]"),
     "a core, a thread of which is reserved": (
         binding("a", "10", "Core"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0] of node node-4 are reserved and never assigned to a pod, nor is a core",  # noqa: E501
@@ -51,7 +51,7 @@ REFUSED = {
         binding("a", "1", "NUMA"), {"reserved": "4"}, ("InvalidCPUSet", "CPUsReserved"), "nor is a memory node that",
     ),
     "very many CPUs that are not there": (
-        binding("a", "1-999"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [20-999] do not exist in node node-4.",
+        binding("a", "1-999"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [20-999] are not in NodeCPUTopology node-4: bind the pod to CPUs that are.",
     ),
     "a CPU of kubelet's": (
         binding("a", "3"), {"kubelet_exclusive": "3"}, ("CPUSetAllocationFailed", "KubeletExclusive"), "CPUs [3]",
@@ -85,7 +85,8 @@ def test_a_static_pod_can_not_be_bound_and_holds_nothing():
 def test_cpus_that_are_switched_off_are_distinguished_from_those_that_never_were():
     topology = CPUTopology(SEED.cores, SEED.numa_nodes, offline=frozenset({20}))
     message = judged(binding("a", "20,26"), topology=topology)["a"].message
-    assert message == "CPUs [20 26] do not exist in node node-4 (switched off: 20)."
+    text = "CPUs [20 26] are not in NodeCPUTopology node-4 (switched off: 20): bind the pod to CPUs that are."
+    assert message == text
 
 
 def test_the_older_wins_and_the_younger_says_to_whom_it_lost_and_which_cpus():

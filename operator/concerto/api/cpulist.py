@@ -9,8 +9,8 @@ HIGHEST = 8191
 list must not fill its reader's memory, and the operator's sets of CPUs are as long as their highest number."""
 
 
-def parse_cpu_list(text: str) -> frozenset[int]:
-    """The numbers of a list such as ``0-3,8``; empty for an empty text.
+def parse_cpu_list(text: str, highest: int = HIGHEST) -> frozenset[int]:
+    """The numbers of a list such as ``0-3,8``, up to ``highest``; empty for an empty text.
 
     Raises:
         ValueError: it is no such list; the message quotes it.
@@ -20,8 +20,8 @@ def parse_cpu_list(text: str) -> frozenset[int]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"{text.strip()!r} is not a list of CPUs (example: 0-3,8)")
-        if max(int(first), int(last or first)) > HIGHEST:
-            raise ValueError(f"{text.strip()!r} names CPUs above {HIGHEST}")
+        if max(int(first), int(last or first)) > highest:
+            raise ValueError(f"{text.strip()!r} names CPUs above {highest}")
         if int(last or first) < int(first):
             raise ValueError(f"{text.strip()!r} counts downwards (example: 0-3,8)")
         numbers.update(range(int(first), int(last or first) + 1))

@@ -157,10 +157,11 @@ def _impossible(online: frozenset[int], node: NodeCPUTopology, binding: PodCPUBi
         )
         return Verdict("Failed", "ContainersNotFound", text, node.name, pod.uid)
     if missing := binding.cpus - online:
-        text = f"CPUs {brackets(missing)} do not exist in node {node.name}"
+        text = f"CPUs {brackets(missing)} are not in NodeCPUTopology {node.name}"
         if node.topology and (offline := missing & node.topology.offline):
             text += f" (switched off: {format_cpu_list(offline)})"
-        return Verdict("InvalidCPUSet", "CPUsNotFound", text + ".", node.name, pod.uid)
+        text += ": bind the pod to CPUs that are."
+        return Verdict("InvalidCPUSet", "CPUsNotFound", text, node.name, pod.uid)
     return None
 
 
