@@ -137,6 +137,9 @@ WHAT_IF = {
     "runs of a cluster": (["--from-cluster", "--seeds", "3"], "go with a scenario"),
     "plots of a dump": (["--dump", "a", "--plots", "b"], "go with a scenario"),
     "a profile of a scenario": (["pi-2000", "--profile", "a"], "--from-cluster or --dump"),
+    "processes of a dump": (["--dump", "a", "--workers", "2"], "go with a scenario"),
+    "a cluster of a scenario": (["pi-2000", "--kubeconfig", "a"], "go with --from-cluster"),
+    "a context of a dump": (["--dump", "a", "--context", "b"], "go with --from-cluster"),
 }
 
 
@@ -150,6 +153,21 @@ def test_options_of_a_scenario_and_of_a_replay_are_not_mixed(arguments, message,
 def test_families_are_not_judged_by_a_start_up_time_that_does_not_count(option, capsys):
     assert main(["evaluate-autoscaling", option, "--seeds", "2", "--startup", "5"]) == 2
     assert "30 s and more" in capsys.readouterr().err
+
+
+WITHOUT_EFFECT = {
+    "a policy of families": (["--families", "--policy", "Auto"], "--policy"),
+    "plots of families": (["--cross-validate", "--plots"], "--plots"),
+    "a pattern beside traces alone": (["--trace", "a", "--trace-only", "--pattern", "steady"], "--pattern"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), WITHOUT_EFFECT.values(), ids=WITHOUT_EFFECT)
+def test_options_of_an_evaluation_that_would_have_no_effect_are_refused(arguments, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("0,1")
+    assert main(["evaluate-autoscaling", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"{named}: ")
 
 
 @pytest.mark.parametrize("text", ["{", "a: [", "\x00", "a: !x y"])

@@ -121,9 +121,10 @@ def test_what_an_active_forecast_releases_is_shown():
     release = {"afterSeconds": 45, "replicas": 5, "minDrop": 2}
     text = explain_phpa(web(downscaleWindow={"seconds": 300, "release": release}), NOW)
     assert "holds for at most 200 s more" in row(text, "recent recommendation")
-    assert row(text, "forecast's upper end").split()[3] == "5"
-    assert row(text, "forecast's upper end").endswith(
-        "recommendations older than 45 s hold no more, if 2 or more replicas would be released"
+    assert row(text, "early release").split()[2] == "5"
+    assert row(text, "early release").endswith(
+        "recommendations older than 45 s hold no more, if 2 or more replicas would be released now, and not as many again "
+        "within 45 s"
     )
 
 

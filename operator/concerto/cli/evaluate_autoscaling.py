@@ -112,11 +112,8 @@ def run(args: argparse.Namespace) -> int:
     if wrong:
         print(f"--trace: {wrong[0]}", file=sys.stderr)
         return 2
-    if (args.families or args.cross_validate) and args.startup and max(args.startup) < EXEMPT_SECONDS:
-        print(
-            f"--startup: families are judged by start-up times of {EXEMPT_SECONDS:g} s and more: give such a one",
-            file=sys.stderr,
-        )
+    if (problem := _contradiction(args)) is not None:
+        print(problem, file=sys.stderr)
         return 2
     if args.plots and importlib.util.find_spec("matplotlib") is None:
         print("--plots needs matplotlib: pip install '.[plots]' in Concerto's folder", file=sys.stderr)
@@ -169,6 +166,20 @@ def run(args: argparse.Namespace) -> int:
     (args.output / "figures.json").write_text(json.dumps(_without_nonsense(document), indent=1, allow_nan=False))
     print(f"figures: {args.output / 'figures.json'}")
     return 0
+
+
+def _contradiction(args: argparse.Namespace) -> str | None:
+    """What is wrong with options that would have no effect; None if nothing is."""
+    if args.trace_only and args.pattern:
+        return "--pattern: with --trace-only there are no patterns: leave one of the two out"
+    if not (args.families or args.cross_validate):
+        return None
+    if args.startup and max(args.startup) < EXEMPT_SECONDS:
+        return f"--startup: families are judged by start-up times of {EXEMPT_SECONDS:g} s and more: give such a one"
+    for option, given in (("--policy", args.policy), ("--plots", args.plots)):
+        if given:
+            return f"{option}: it has no effect with --families and --cross-validate: leave it out"
+    return None
 
 
 def trial_of(plan: Plan, traces: Sequence[tuple[Traffic, ...]], max_members: int | None = None) -> Trial:

@@ -182,8 +182,10 @@ def _held(spec: PredictiveHPA, status: Object, state: State, now: float) -> list
     text += f"(window of {seconds:.0f} s, {_window_source(spec, seconds)})"
     found = [_Requirement("recent recommendation", highest.replicas, text)]
     if release:
-        text = f"recommendations older than {release['afterSeconds']} s hold no more, if {release['minDrop']} or more "
-        found.append(_Requirement("forecast's upper end", release["replicas"], f"{text}replicas would be released"))
+        seconds = release["afterSeconds"]
+        text = f"recommendations older than {seconds} s hold no more, if {release['minDrop']} or more replicas would be "
+        text += f"released now, and not as many again within {seconds} s"
+        found.append(_Requirement("early release", release["replicas"], text))
     return found
 
 

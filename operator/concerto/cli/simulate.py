@@ -88,12 +88,14 @@ def _contradiction(args: argparse.Namespace) -> str | None:
     """What is wrong with options that would have no effect; None if nothing is."""
     if args.from_cluster and args.dump:
         return "--from-cluster and --dump both name what is replayed: give one of them"
+    if (args.kubeconfig or args.context) and not args.from_cluster:
+        return "--kubeconfig and --context go with --from-cluster"
     if not (args.from_cluster or args.dump):
         return "--profile goes with --from-cluster or --dump" if args.profile else None
     if args.scenario:
         return f"{args.scenario}: no scenario is run with --from-cluster or --dump"
-    if args.policy or args.seeds or args.plots:
-        return "--policy, --seeds and --plots go with a scenario, not with --from-cluster or --dump"
+    if args.policy or args.seeds or args.plots or args.workers:
+        return "--policy, --seeds, --plots and --workers go with a scenario, not with --from-cluster or --dump"
     return None
 
 
