@@ -176,7 +176,14 @@ def _contradiction(args: argparse.Namespace) -> str | None:
         return None
     if args.startup and max(args.startup) < EXEMPT_SECONDS:
         return f"--startup: families are judged by start-up times of {EXEMPT_SECONDS:g} s and more: give such a one"
-    for option, given in (("--policy", args.policy), ("--plots", args.plots)):
+    families_lack = {
+        "--policy": args.policy,
+        "--pattern": args.pattern,
+        "--plots": args.plots,
+        "--target": args.target != Plan.target_percent,
+        "--trace-only": args.trace_only,
+    }
+    for option, given in families_lack.items():
         if given:
             return f"{option}: it has no effect with --families and --cross-validate: leave it out"
     return None
