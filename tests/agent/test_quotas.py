@@ -223,17 +223,26 @@ def test_a_kubelet_that_was_told_by_a_flag_to_set_no_quotas_has_none_set_for_it(
     assert files[POD].read_text().split() == ["50000", "100000"]
 
 
-def test_no_quota_is_lifted_while_the_pod_can_run_where_others_do(tmp_path):
-    topology = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
-    cgroups = CgroupfsModel(tmp_path / "cpuset", 1, topology.cpus)
-    node = NodeModel(cgroups, "cgroupfs")
+FOUR = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
+UNLIMITED = Claim(("ns", "b"), "", 1, "u", frozenset({1}), frozenset({0}), "CPU", unlimited=True)
+
+
+def limited_pods(root: Path) -> tuple[NodeModel, list[Path]]:
+    """Two pods, and the files with the quotas of the first, in a cgroup tree of version 1."""
+    node = NodeModel(CgroupfsModel(root / "cpuset", 1, FOUR.cpus), "cgroupfs")
     for uid in ("u", "other"):
         node.start(uid, "burstable", containers=1)
-    quotas = {path: tmp_path / "cpu" / path for path in node.below("u")}
-    for directory in quotas.values():
+    directories = [root / "cpu" / path for path in node.below("u")]
+    for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "cpu.cfs_quota_us").write_text("50000\n")
         (directory / "cpu.cfs_period_us").write_text("100000\n")
+    return node, [directory / "cpu.cfs_quota_us" for directory in directories]
+
+
+def test_no_quota_is_lifted_while_the_pod_can_run_where_others_do(tmp_path):
+    node, quotas = limited_pods(tmp_path)
+    cgroups = node.cgroups
     stuck = {"other"}
 
     def write(path: Path, text: str) -> None:
@@ -242,16 +251,16 @@ def test_no_quota_is_lifted_while_the_pod_can_run_where_others_do(tmp_path):
         cgroups.write(path, text)
 
     cpusets = NodeCpusets(
-        CpusetFiles(cgroups.root, 1, write), lambda: dict(node.pods), lambda: topology, KubeletRule,
+        CpusetFiles(cgroups.root, 1, write), lambda: dict(node.pods), lambda: FOUR, KubeletRule,
         PinningSettings(), lambda: 0.0, PodQuotas(QuotaFiles(tmp_path / "cpu", 1), dict, lambda: True),
     )  # fmt: skip
 
     def lifted_with(*cannot_be_written: str) -> bool:
         stuck.clear()
         stuck.update(cannot_be_written)
-        cpusets.enforce([Claim(("ns", "b"), "", 1, "u", frozenset({1}), frozenset({0}), "CPU", unlimited=True)])
+        cpusets.enforce([UNLIMITED])
         cpusets.look_at("u")
-        return all((d / "cpu.cfs_quota_us").read_text().startswith("-1") for d in quotas.values())
+        return all(file.read_text().startswith("-1") for file in quotas)
 
     assert not lifted_with("other"), "another is on the CPU"
     assert not lifted_with("u"), "the pod is on others"
@@ -266,3 +275,31 @@ def test_pods_that_are_gone_take_no_memory(tmp_path):
     assert len(quotas._lifted) == 3
     quotas.forget_all_but({"u1": "nowhere"})
     assert quotas._lifted == {"u1"}
+
+
+@pytest.mark.parametrize("between", ["unknown", "gone"])
+def test_what_was_lifted_is_known_for_as_long_as_the_pod_may_be_there(tmp_path, between):
+    """While kubelet does not say whether it sets quotas, nobody else would put this one back."""
+    node, quotas = limited_pods(tmp_path)
+    there: list[dict[str, str] | None] = [dict(node.pods)]
+    limits = {"u": PodLimits(500, {})}
+    of_pod = tmp_path / "cpu" / node.pods["u"] / "cpu.cfs_quota_us"
+
+    def write(path: Path, text: str) -> None:
+        path.write_text(text)
+
+    pods = PodQuotas(QuotaFiles(tmp_path / "cpu", 1, write), lambda: limits, lambda: None)
+    cpusets = NodeCpusets(
+        CpusetFiles(node.cgroups.root, 1, node.cgroups.write), lambda: there[0], lambda: FOUR, KubeletRule,
+        PinningSettings(), lambda: 0.0, pods,
+    )  # fmt: skip
+    cpusets.enforce([UNLIMITED])
+    assert {file.read_text().strip() for file in quotas} == {"-1"}
+    known = there[0]
+    there[0] = None if between == "unknown" else {}
+    cpusets.enforce([UNLIMITED])
+    assert pods._lifted == ({"u"} if between == "unknown" else set())
+    if between == "unknown":
+        there[0] = known
+        cpusets.enforce([])
+        assert of_pod.read_text() == "50000"
