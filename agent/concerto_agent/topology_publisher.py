@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 _MAX_NAMED = 8
 """Bindings that a condition names one by one."""
+_MEMORY_BLOCK = 128 * 2**20
+"""Bytes: the smallest block in which Linux plugs memory in, on x86."""
 _MAX_RESERVED = 9999
 """Of ``spec.reservedCPUs``: an earlier CRD took numbers of four digits, and the API server serves what it has taken."""
 
@@ -98,6 +100,7 @@ class TopologyPublisher:
         self._settings = settings
         self._wall = wall
         self._object: Object | None = None
+        self._memory: int | None = None
         own = f"metadata.name={node_name}"
         self._reflector = Reflector(
             session, NODE_CPU_TOPOLOGIES, field_selector=own, on_change=self._changed, settings=ONE_OF_MANY
@@ -152,7 +155,14 @@ class TopologyPublisher:
         files = (self._settings.kubelet_state, self._settings.kubelet_config)
         reserved = (self._reserved_count(), self._reserved_by_name())
         cpus = (self._cpus.cgroup_cpus(), self._cpus.pod_cpus())
-        return cpus, reserved, memory_size(self._where.proc), fingerprint(self._where.sys, *files)
+        return cpus, reserved, self._memory_size(), fingerprint(self._where.sys, *files)
+
+    def _memory_size(self) -> int | None:
+        """Bytes of memory, at the last change by a block or more: a balloon's driver changes a little all the time."""
+        now, before = memory_size(self._where.proc), self._memory
+        if now is None or before is None or abs(now - before) >= _MEMORY_BLOCK:
+            self._memory = now
+        return self._memory
 
     async def _look_and_write(self, obj: Object | None) -> Object:
         reading = read_topology(self._where.sys)

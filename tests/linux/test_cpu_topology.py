@@ -235,16 +235,18 @@ def test_memory_that_is_plugged_in_is_seen(tmp_path):
     """A memory node's new size is published then: pods that fit it now were refused until the agent was restarted."""
     trees.build(tmp_path / "sys", trees.LAPTOP)
     proc = tmp_path / "proc"
-    write(proc / "meminfo", "MemTotal: 1000 kB\nMemFree: 10 kB\n")
+    write(proc / "meminfo", "MemTotal: 8000000 kB\nMemFree: 10 kB\n")
     where = NodeFiles(sys=tmp_path / "sys", proc=proc)
     settings = TopologySettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml")
     publisher = TopologyPublisher(
         None, "n", None, where, settings, lambda: 1e9, HeldCPUs, lambda: "Files", lambda: None  # type: ignore[arg-type]
     )  # fmt: skip
     before = publisher._fingerprint()
-    write(proc / "meminfo", "MemTotal: 1000 kB\nMemFree: 20 kB\n")
-    assert publisher._fingerprint() == before
-    write(proc / "meminfo", "MemTotal: 2000 kB\nMemFree: 20 kB\n")
+    # The last: a balloon's driver changes it every second, and each change would be written to the API server
+    for text in ("MemTotal: 8000000 kB\nMemFree: 20 kB\n", "MemTotal: 7900000 kB\n", "MemTotal: 8100000 kB\n"):
+        write(proc / "meminfo", text)
+        assert publisher._fingerprint() == before
+    write(proc / "meminfo", "MemTotal: 8131072 kB\nMemFree: 20 kB\n")
     assert publisher._fingerprint() != before
 
 

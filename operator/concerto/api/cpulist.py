@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 HIGHEST = 8191
-"""No CPU has a greater number, in the CRDs neither: Linux has at most 8192 CPUs (``NR_CPUS``) and 1024 memory nodes. A
+"""No CPU has a greater number, here or in the CRDs: Linux has at most 8192 CPUs (``NR_CPUS``) and 1024 memory nodes. A
 list must not fill its reader's memory, and the operator's sets of CPUs are as long as their highest number."""
 
 

@@ -221,13 +221,13 @@ def fingerprint(sys: Path, *files: Path) -> tuple[bytes | None, ...]:
     return nodes, *map(_bytes, (cpu / "online", cpu / "present", *_hugepage_files(sys, nodes), *files))
 
 
-def memory_size(proc: Path) -> str | None:
-    """Size of all memory, as the kernel writes it, whose /proc is at ``proc``; None where it can't be read.
+def memory_size(proc: Path) -> int | None:
+    """Bytes of all memory of the machine whose /proc is at ``proc``; None where they can't be read.
 
     A virtual machine's can change while it runs (virtio-mem, DIMMs that are plugged in), and with it a memory node's.
     """
-    lines = (_text(proc / "meminfo") or "").splitlines()
-    return next((line for line in lines if line.startswith("MemTotal:")), None)
+    match = re.search(r"^MemTotal:\s*(\d+) kB", _text(proc / "meminfo") or "", re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 @lru_cache(maxsize=4)
