@@ -199,7 +199,8 @@ def pin(pod: str, cpu: int) -> dict[str, Any]:
 MISTAKES = {
     ("SchedulingProfile", "no-secret"): ("Degraded", "there is no Secret concerto-system/concerto-prometheus"),
     ("PodCPUBinding", "no-such-cpus"): (
-        "Degraded", "CPUs [62 63] are not in NodeCPUTopology n1: bind the pod to CPUs that are.",
+        "Degraded",
+        "CPUs [62 63] are not in NodeCPUTopology n1: bind the pod to CPUs that are.",
     ),
     ("PredictiveHPA", "claimant-a"): ("Degraded", "are controlled by multiple PredictiveHPAs"),
     ("PredictiveHPA", "claimant-b"): ("Degraded", "are controlled by multiple PredictiveHPAs"),

@@ -81,8 +81,8 @@ def test_a_pod_bound_to_cpus_that_no_pod_can_have_does_not_run_on_what_is_kept_f
     cpusets.enforce(claims)
     assert cpusets.refusals[("ns", "b-a")] == Refusal(
         "CPUsNotForPods",
-        "Pods of this node have CPUs 0,2 and none of CPUs 1: the cgroup above the pod's is kept off these. Bind the pod to "
-        "others.",
+        "Pods of this node have CPUs 0,2 and none of CPUs 1: the cgroup above the pod's is kept off these. "
+        "Bind the pod to others.",
     )
     assert [sets(model, uid) for uid in "abc"] == [{frozenset({0})}, {frozenset({2})}, {frozenset({0})}]
     del model.cgroups.writes[:]

@@ -166,7 +166,7 @@ WITHOUT_EFFECT = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), WITHOUT_EFFECT.values(), ids=WITHOUT_EFFECT)
-def test_options_of_an_evaluation_that_would_have_no_effect_are_refused(arguments, named, tmp_path, monkeypatch, capsys):
+def test_options_that_would_have_no_effect_on_an_evaluation(arguments, named, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_text("0,1")
     assert main(["evaluate-autoscaling", *arguments]) == 2

@@ -123,8 +123,8 @@ def test_what_an_active_forecast_releases_is_shown():
     assert "holds for at most 200 s more" in row(text, "recent recommendation")
     assert row(text, "early release").split()[2] == "5"
     assert row(text, "early release").endswith(
-        "recommendations older than 45 s hold no more, if 2 or more replicas would be released now, and not as many again "
-        "within 45 s"
+        "recommendations older than 45 s hold no more, if 2 or more replicas would be released now, "
+        "and not as many again within 45 s"
     )
 
 

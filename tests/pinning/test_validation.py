@@ -51,7 +51,8 @@ REFUSED = {
         binding("a", "1", "NUMA"), {"reserved": "4"}, ("InvalidCPUSet", "CPUsReserved"), "nor is a memory node that",
     ),
     "very many CPUs that are not there": (
-        binding("a", "1-999"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [20-999] are not in NodeCPUTopology node-4: bind the pod to CPUs that are.",
+        binding("a", "1-999"), {}, ("InvalidCPUSet", "CPUsNotFound"),
+        "CPUs [20-999] are not in NodeCPUTopology node-4: bind the pod to CPUs that are.",
     ),
     "a CPU of kubelet's": (
         binding("a", "3"), {"kubelet_exclusive": "3"}, ("CPUSetAllocationFailed", "KubeletExclusive"), "CPUs [3]",

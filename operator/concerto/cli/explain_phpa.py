@@ -183,8 +183,8 @@ def _held(spec: PredictiveHPA, status: Object, state: State, now: float) -> list
     found = [_Requirement("recent recommendation", highest.replicas, text)]
     if release:
         seconds = release["afterSeconds"]
-        text = f"recommendations older than {seconds} s hold no more, if {release['minDrop']} or more replicas would be "
-        text += f"released now, and not as many again within {seconds} s"
+        text = f"recommendations older than {seconds} s hold no more, if {release['minDrop']} or more replicas would "
+        text += f"be released now, and not as many again within {seconds} s"
         found.append(_Requirement("early release", release["replicas"], text))
     return found
 
