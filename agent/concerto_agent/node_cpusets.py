@@ -161,16 +161,12 @@ class NodeCpusets:
         settled = {uid: frozenset(pod.cpusets) for uid, pod in pods.items() if uid not in errors}
         self._settled = settled | self._settled
         if (there := self._pods()) is not None:
-            self._forget_all_but(there)
+            self._settled = {uid: paths for uid, paths in self._settled.items() if uid in there}
+            self._files.forget_all_but(there.values())
+            if self._quotas is not None:
+                self._quotas.forget_all_but(there)
         for uid in errors.keys() - self.grants.keys():
             log.warning("the cpusets of pod %s could not be written: %s", uid, _with_unread(errors[uid], pods.get(uid)))
-
-    def _forget_all_but(self, there: Mapping[str, str]) -> None:
-        """Forget pods that are gone; ``there``: paths of the pods' cgroups by UID."""
-        self._files.forget_all_but(there.values())
-        if self._quotas is not None:
-            self._quotas.forget_all_but(there)
-        self._settled = {uid: paths for uid, paths in self._settled.items() if uid in there}
 
     def _carry_out(self, pods: dict[str, PodCgroups], errors: dict[str, str]) -> Iterator[None]:
         """Write until every pod has what it is to have; what the kernel refused goes into ``errors``, by UID."""
