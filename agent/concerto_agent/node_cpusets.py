@@ -158,8 +158,7 @@ class NodeCpusets:
         bound = self._read({uid: paths[uid] for uid in self.grants if paths.get(uid)})
         self.outcomes = {uid: self._outcome(uid, bound.get(uid), errors.get(uid, "")) for uid in self.grants}
         self._claims = now
-        settled = {uid: frozenset(pod.cpusets) for uid, pod in pods.items() if uid not in errors}
-        self._settled = settled | self._settled
+        self._settled = {u: frozenset(pod.cpusets) for u, pod in pods.items() if u not in errors} | self._settled
         if (there := self._pods()) is not None:
             self._settled = {uid: paths for uid, paths in self._settled.items() if uid in there}
             self._files.forget_all_but(there.values())
