@@ -203,7 +203,8 @@ def build_topology_status(
     held = held or HeldCPUs()
     topology = reading.topology
     if pod_cpus is not None and topology.cpus & pod_cpus:
-        topology = topology.only(pod_cpus | topology.offline)
+        # A pod of kubelet's can be a partition of its own, and the cgroup of all pods then lacks its CPUs
+        topology = topology.only(pod_cpus | kubelet.exclusive | topology.offline)
     online, without_pods = topology.cpus, reading.topology.cpus - topology.cpus
     generation = obj.get("metadata", {}).get("generation", 1)
     asked = obj.get("spec", {}).get("reservedCPUs")

@@ -205,6 +205,15 @@ def test_cpus_that_no_pod_can_have_are_left_out(tmp_path):
     assert next(c for c in status["conditions"] if c["type"] == "Ready")["reason"] == "Read"
 
 
+def test_cpus_of_a_pod_that_is_a_partition_of_its_own_are_kubelets(tmp_path):
+    """CRI-O makes one of a pod that asks for no load balancing: the cgroup of all pods is then without its CPUs."""
+    reading = read_topology(trees.build(tmp_path, trees.LAPTOP))
+    kubelet = KubeletCPUs(exclusive=frozenset({2, 6}))
+    status = build_topology_status({}, reading, kubelet, 1e9, None, frozenset({0, 1, 3, 4, 5, 7}))
+    assert (status["counts"]["cpus"], status["pools"]["kubeletExclusive"]) == (8, "2,6")
+    assert next(c for c in status["conditions"] if c["type"] == "Ready")["reason"] == "Read"
+
+
 # files of the hierarchy, CPUs that pods can have
 POD_CPUS = {
     "v2, and none of its own": ({"kubepods.slice/cpu.stat": "", "cpuset.cpus.effective": "0-7"}, set(range(8))),
