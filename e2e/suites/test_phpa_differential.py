@@ -93,6 +93,8 @@ class Scenario:
     pods: list[Pod]
     spec: dict[str, Any]
     loads: list[dict[str, float]]
+    pod_level: bool
+    """Whether pods request CPU as a whole, and an init container of theirs more memory than the others."""
 
 
 HOUR = 3600.0
@@ -134,7 +136,22 @@ def scenario(index: int) -> Scenario:
     if rng.random() < 0.15:
         for name in rng.sample(names, 2):
             loads[rng.randrange(STEPS)].pop(name)
-    return Scenario(f"s{index}", replicas, pods, spec, loads)
+    return Scenario(f"s{index}", replicas, pods, spec, loads, _with_oddities(metrics, random.Random(f"odd-{index}")))
+
+
+def _with_oddities(metrics: list[dict[str, Any]], rng: random.Random) -> bool:
+    """Targets of both types, and selectors that are not valid; whether pods have requests as a whole."""
+    pod_level = rng.random() < 0.25
+    for metric in metrics:
+        body = metric[metric["type"][0].lower() + metric["type"][1:]]
+        if metric["type"] == "Object" and rng.random() < 0.5:
+            body["target"] |= {"value": "100", "averageValue": "25"}
+        if "metric" in body and rng.random() < 0.1:
+            nothing = {"matchExpressions": [{"key": "queue", "operator": "In"}]}
+            body["metric"]["selector"] = rng.choice([{"matchLabels": {"queue": "a,b"}}, nothing])
+        if pod_level and metric["type"] == "Resource" and rng.random() < 0.6:
+            body |= {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 30}}
+    return pod_level
 
 
 def _metric(rng: random.Random) -> dict[str, Any]:
@@ -248,7 +265,11 @@ async def create(session: Session, namespace: str, s: Scenario, twin: str, limit
             meta: dict[str, Any] = {"name": f"{name}-{pod.name}", "labels": {"app": name}}
             if pod.deleting:
                 meta["finalizers"] = ["e2e.concerto.dev/stay"]
-            body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": containers}}
+            spec: dict[str, Any] = {"containers": containers}
+            if s.pod_level:
+                first = {"name": "first", "image": "none.invalid/none", "resources": {"requests": {"memory": "350Mi"}}}
+                spec |= {"resources": {"requests": {"cpu": "130m"}}, "initContainers": [first]}
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
             await session.create(PODS.path(namespace), body)
             if pod.phase != "Pending":
                 await session.patch(PODS.path(namespace, meta["name"], "status"), {"status": _pod_status(pod, now)})
