@@ -25,9 +25,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from concerto.api.pod_end import containers_have_ended, restarts_always
+from concerto.api.pod_end import TERMINAL, containers_have_ended, restarts_always
 from concerto.api.pod_kind import kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node
+from concerto.api.pod_start import CONTAINER_STATUSES
 from concerto.api.timestamps import read_timestamp
 from concerto_agent.quotas import PodLimits, spec_limits
 
@@ -58,7 +59,7 @@ def trim_pod(pod: Object) -> Object:
             "acceptedAt": status.get("startTime"),
             "startedAt": _first_start(status),
             "running": _running(status),
-            "finished": status.get("phase") in ("Succeeded", "Failed") or containers_have_ended(metadata, spec, status),
+            "finished": status.get("phase") in TERMINAL or containers_have_ended(metadata, spec, status),
         },
     }
 
@@ -67,7 +68,7 @@ def _first_start(status: Object) -> str | None:
     """When the first of its containers started, as far as the status shows."""
     starts = [
         state["startedAt"]
-        for group in ("initContainerStatuses", "containerStatuses")
+        for group in CONTAINER_STATUSES
         for container in status.get(group) or ()
         for state in (container.get("state") or {}, container.get("lastState") or {})
         for state in state.values()
@@ -80,7 +81,7 @@ def _running(status: Object) -> dict[str, list[str]]:
     """Container ID -> [name, start] of the containers that run."""
     return {
         container["containerID"].rpartition("//")[2]: [container["name"], state.get("startedAt") or ""]
-        for group in ("initContainerStatuses", "containerStatuses")
+        for group in CONTAINER_STATUSES
         for container in status.get(group) or ()
         if (state := (container.get("state") or {}).get("running")) and container.get("containerID")
     }

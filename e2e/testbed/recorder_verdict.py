@@ -36,14 +36,14 @@ def _ended(pod: dict[str, Any]) -> bool:
     policy = spec.get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:
         return True
-    return all(
-        not c.get("restartPolicyRules")
-        and (
-            (own := c.get("restartPolicy", policy)) == "Never"
-            or (own == "OnFailure" and ends[c["name"]].get("exitCode") == 0)
-        )
-        for c in spec.get("containers", ())
-    )
+    return not any(_starts_again(c, policy, ends[c["name"]]) for c in spec.get("containers", ()))
+
+
+def _starts_again(container: dict[str, Any], policy: str, end: dict[str, Any]) -> bool:
+    policy = container.get("restartPolicy", policy)
+    if container.get("restartPolicyRules") or policy not in ("Never", "OnFailure"):
+        return True
+    return policy == "OnFailure" and end.get("exitCode") != 0
 
 
 def _counts(pod: dict[str, Any]) -> bool:

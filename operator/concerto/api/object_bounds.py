@@ -1,7 +1,7 @@
 """Bounds for what anybody may write into objects of any kind: in memory, 1.5 MiB of short texts take ten times as much.
 
-Nobody needs a hundredth of it. What is larger is left out when the object is read, so that few objects can't fill the
-memory of whoever reads all of them.
+Nobody needs a hundredth of it. What is larger is left out when the object is read. Else a few objects could fill the
+memory of a process that reads all of them.
 """
 
 from __future__ import annotations

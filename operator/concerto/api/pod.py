@@ -148,7 +148,7 @@ class PodView:
         since, scheduled_at = ready.get("lastTransitionTime"), read_timestamp(scheduled.get("lastTransitionTime"), None)
         deleting = "deletionTimestamp" in metadata
         phase, counted = status.get("phase") or "Pending", not belongs_to_node(obj)
-        uses_nothing = counted and phase not in TERMINAL and containers_have_ended(metadata, spec, status)
+        uses_nothing = counted and containers_have_ended(metadata, spec, status)
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],

@@ -23,6 +23,7 @@ from concerto.api.object_bounds import MAX_BYTES, controlling_owner
 from concerto.api.pod_bounds import bound_spec
 from concerto.api.pod_end import OTHERS, may_have_ended
 from concerto.api.pod_ownership import MIRROR
+from concerto.api.pod_start import CONTAINER_STATUSES
 from concerto.api.pod_volumes import SOURCES, trim_volumes
 from concerto.api.shared_parts import SharedParts
 
@@ -133,10 +134,10 @@ class PodDecoder:
         for key in _STATUS_PARTS:
             if (value := getattr(status, key)) is not UNSET:
                 found[key] = self._parts.read(bytes(value))
-        groups = {key: each for key in _CONTAINER_STATUSES if (each := getattr(status, key)) is not UNSET}
         ended = _may_have_ended(status)
-        for key, statuses in groups.items():
-            if reported := self._container_statuses(statuses, status.phase, ended):
+        for key in CONTAINER_STATUSES:
+            statuses = getattr(status, key)
+            if statuses is not UNSET and (reported := self._container_statuses(statuses, status.phase, ended)):
                 found[key] = reported
         if status.conditions is not UNSET and (conditions := _conditions(status.conditions)):
             found["conditions"] = conditions
@@ -230,7 +231,6 @@ _NO_SOURCE = (UNSET,) * len(SOURCES)
 _OTHER_METADATA = ("generateName", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _STATUS_TEXTS = ("phase", "startTime", "hostIP", "nominatedNodeName")
 _STATUS_PARTS = ("resources", "allocatedResources")
-_CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses")
 _CONTAINERS = _many(_struct("Container", kept.CONTAINER))
 _REPORTS = _many(_struct("ContainerStatus", (*kept.CONTAINER_STATUS, *pod_start.FIELDS)))
 _SPEC = _struct(
@@ -239,7 +239,7 @@ _SPEC = _struct(
 )  # fmt: skip
 _STATUS = _struct(
     "Status", (*_STATUS_PARTS, "ephemeralContainerStatuses"), *((field, str) for field in _STATUS_TEXTS),
-    *((field, _REPORTS) for field in _CONTAINER_STATUSES), ("conditions", _many(_Condition)),
+    *((field, _REPORTS) for field in CONTAINER_STATUSES), ("conditions", _many(_Condition)),
 )  # fmt: skip
 _POD = msgspec.defstruct("Pod", [("metadata", _Metadata), ("spec", _SPEC), ("status", _STATUS, UNSET)], gc=False)
 _LIST: msgspec.json.Decoder[Any] = msgspec.json.Decoder(

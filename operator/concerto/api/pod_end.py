@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from concerto.api.pod_shape import LEFT_OUT
+from concerto.api.pod_start import CONTAINER_STATUSES
 
 Raw = Mapping[str, Any]
 
@@ -32,7 +33,7 @@ def containers_have_ended(metadata: Raw, spec: Raw, status: Raw) -> bool:
     """
     if not (may_have_ended(status) and spec.get("nodeName") and spec.get("containers")) or spec.get(LEFT_OUT):
         return False
-    ends = {name: end for group in ("containerStatuses", "initContainerStatuses") for name, end in _ends(status, group)}
+    ends = {name: end for group in CONTAINER_STATUSES for name, end in _ends(status, group)}
     if not all(container.get("name") in ends for container in _that_must_end(spec)):
         return False
     if "deletionTimestamp" in metadata:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
+from concerto.api.pod_start import CONTAINER_STATUSES
 from concerto.api.quantities import counted, milli, parse_quantity
 
 Raw = Mapping[str, Any]
@@ -23,7 +24,7 @@ NONZERO_CPU = Decimal("0.1")
 NONZERO_MEMORY = Decimal(200 * 2**20)
 """The same for memory (kube-scheduler's 200Mi)."""
 _MAX_RESOURCES = 16
-_REPORTS = frozenset({"resources", "allocatedResources", "containerStatuses", "initContainerStatuses"})
+_REPORTS = frozenset({"resources", "allocatedResources", *CONTAINER_STATUSES})
 """Fields of a status in which a node reports what a pod or its containers have: absent until the pod starts."""
 
 
@@ -291,7 +292,7 @@ def _reported_of_containers(status: Raw) -> dict[str, Raw]:
     """Statuses of the containers whose resources are reported, by name."""
     return {
         s["name"]: s
-        for group in ("initContainerStatuses", "containerStatuses")
+        for group in CONTAINER_STATUSES
         for s in status.get(group) or ()
         if "resources" in s or "allocatedResources" in s
     }

@@ -7,7 +7,8 @@ from typing import Any
 
 Raw = Mapping[str, Any]
 
-_STATUSES = ("initContainerStatuses", "containerStatuses")
+CONTAINER_STATUSES = ("initContainerStatuses", "containerStatuses")
+"""Fields of a status with the containers that the pod's spec names."""
 _FAILURES = frozenset(
     {
         "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
@@ -29,7 +30,7 @@ def start_fails(status: Raw) -> bool:
     """
     if (status.get("phase") or "Pending") != "Pending":
         return False
-    containers = [each for kind in _STATUSES for each in status.get(kind) or ()]
+    containers = [each for kind in CONTAINER_STATUSES for each in status.get(kind) or ()]
     return not any(map(_has_run, containers)) and any(_failure(each) for each in containers)
 
 

@@ -11,7 +11,7 @@ from concerto.api.object_bounds import controlling_owner
 from concerto.api.pod_bounds import bound_spec
 from concerto.api.pod_end import may_have_ended, trim_ended
 from concerto.api.pod_ownership import MIRROR
-from concerto.api.pod_start import trim_start
+from concerto.api.pod_start import CONTAINER_STATUSES, trim_start
 from concerto.api.pod_volumes import trim_volumes
 
 Raw = Mapping[str, Any]
@@ -67,7 +67,7 @@ def _trim(obj: Raw) -> dict[str, Any]:
         trimmed["volumes"] = volumes
     trimmed_status: dict[str, Any] = {k: status[k] for k in STATUS if k in status}
     ended = may_have_ended(status)
-    for statuses in ("containerStatuses", "initContainerStatuses"):
+    for statuses in CONTAINER_STATUSES:
         kept = [trim_container_status(s, status.get("phase"), ended=ended) for s in status.get(statuses) or ()]
         if any(kept):
             trimmed_status[statuses] = [s for s in kept if s]
@@ -87,7 +87,7 @@ def trim_labels(labels: Any) -> Any:
 
 
 def trim_container_status(status: Raw, phase: str | None, *, ended: bool = False) -> dict[str, Any]:
-    """The part of a container's status that is read of a pod in this phase; ``ended``: all have ended for good."""
+    """The part of a container's status that is read of a pod in this phase; ``ended``: all of them have ended."""
     resized = "resources" in status or "allocatedResources" in status
     trimmed = {k: status[k] for k in CONTAINER_STATUS if k in status} if resized else {}
     if phase == "Pending":
@@ -111,7 +111,7 @@ def trim_target_pod(obj: Raw) -> dict[str, Any]:
         spec["schedulingGates"] = gates[:1]  # that there is one is all that matters
     if "resources" in spec:
         spec["resources"] = _first_resources(_enforced(spec["resources"], trimmed["status"]))
-    statuses = (trimmed["status"].get(group) or () for group in ("containerStatuses", "initContainerStatuses"))
+    statuses = (trimmed["status"].get(group) or () for group in CONTAINER_STATUSES)
     reported = {each.get("name"): each for each in chain.from_iterable(statuses)}
     for containers in ("containers", "initContainers"):
         if containers in trimmed["spec"]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from concerto.api.pod import PodView
+from concerto.api.pod_end import TERMINAL
 from concerto.kube import ApiError, NotFound, Object, Session
 from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, write_until_known
 from concerto.kube.resources import PODS
@@ -123,6 +124,6 @@ async def _read_back(session: Session, pod: PodView, node: str) -> BindOutcome |
         return BindOutcome(BindResult.BOUND)
     if bound_to:
         return BindOutcome(BindResult.ELSEWHERE, f"bound to {bound_to} by another scheduler")
-    if found.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+    if found.get("status", {}).get("phase") in TERMINAL:
         return BindOutcome(BindResult.GONE, "it has ended")
     return None

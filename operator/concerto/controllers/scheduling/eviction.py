@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from concerto.api.pod import PREEMPTED, PodView
+from concerto.api.pod_end import TERMINAL
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.kube import (
     ApiError,
@@ -241,7 +242,7 @@ class PodWriter:
             found = await self._session.get(PODS.path(pod.namespace, pod.name))
         except NotFound:
             return None
-        ended = (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        ended = (found.get("status") or {}).get("phase") in TERMINAL
         return None if ended or found["metadata"]["uid"] != pod.uid else found
 
     async def _until_known(self, made: _Write, is_needed: Callable[[], bool]) -> bool:

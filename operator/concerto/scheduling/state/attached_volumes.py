@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from concerto.api.volume_migration import VolumeID
-from concerto.scheduling.state.columns import Ints, Rows, numbered, widened
+from concerto.scheduling.state.columns import FEW_ROWS, Ints, Rows, numbered, widened
 
 NO_LIMIT = 2**31
 """Stands for a node whose driver names no limit."""
-_FEW = 32
-"""Rows that are looked at one by one."""
 
 
 class AttachedVolumes:
@@ -41,7 +39,7 @@ class AttachedVolumes:
     def number_there(self, volumes: Iterable[VolumeID], rows: Rows) -> Ints:
         """How many of the volumes are used by pods on each of the rows."""
         used_on = [found for volume in volumes if (found := self._by_pods.get(volume)) is not None]
-        if len(few := numbered(rows, self._width)) <= _FEW:
+        if len(few := numbered(rows, self._width)) <= FEW_ROWS:
             return np.array([sum(row in each for each in used_on) for row in few], dtype=np.int64)
         number: Ints = np.zeros(self._width, dtype=np.int64)
         for each in used_on:

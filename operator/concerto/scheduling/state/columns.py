@@ -17,6 +17,8 @@ Rows = slice | Ints
 """Rows that something is asked about: a slice for all, an array for some."""
 NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
+FEW_ROWS = 32
+"""So many are looked at one by one: arrays of all rows take longer."""
 _Entry = TypeVar("_Entry", bound=np.generic)
 
 

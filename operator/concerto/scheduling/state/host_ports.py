@@ -10,12 +10,10 @@ import numpy as np
 from concerto.api.counters import add_count_of
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import EVERY_PORT, WILDCARD, HostPort
-from concerto.scheduling.state.columns import Bools, Rows, numbered
+from concerto.scheduling.state.columns import FEW_ROWS, Bools, Rows, numbered
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.pod_index import PodIndex
 
-_FEW = 32
-"""Rows that are looked at one by one."""
 _MANY = 4
 """Rows that have the ports a pod asks for, times all rows, if most rows have several of them."""
 _NOBODY: Mapping[str, Counter[int]] = {}
@@ -36,7 +34,7 @@ class HostPortIndex(PodIndex):
     def conflicts(self, ports: tuple[HostPort, ...], rows: Rows) -> Bools:
         """Which rows have a pod that has one of these host ports."""
         taken_by = [*self._taken_by(ports)]
-        if len(few := numbered(rows, self._rows.size)) <= _FEW:
+        if len(few := numbered(rows, self._rows.size)) <= FEW_ROWS:
             return np.array([any(row in each for each in taken_by) for row in few], dtype=np.bool_)
         if sum(map(len, taken_by)) > _MANY * self._rows.size:
             return ~self._free(taken_by)[rows]

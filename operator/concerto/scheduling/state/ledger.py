@@ -118,7 +118,9 @@ class Ledger:
         if pod.uid in self._ended:
             return
         if pod.uses_nothing:
-            self._release(pod.uid, has_run=not pod.start_fails)
+            self._release(pod.uid)
+        if pod.uses_nothing and not pod.start_fails:
+            self._over.add(pod.uid)
         else:
             self._over.discard(pod.uid)
         if not pod.counted:
@@ -294,11 +296,10 @@ class Ledger:
         self.nodes.change(entry.node).remove_pod(uid)
         self.nodes.tidy(entry.node)
 
-    def _release(self, uid: str, *, has_run: bool) -> None:
+    def _release(self, uid: str) -> None:
         """The pod, which is bound, takes nothing unless it starts again. What it used of a reservation stays used."""
         entry = self._entries.pop(uid, None)
         self._pending.discard(uid)
-        (self._over.add if has_run else self._over.discard)(uid)
         if entry is not None:
             self._remove_pod(uid, entry)
             self._credit(uid, entry.node, entry.units)
