@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -102,6 +103,37 @@ def test_scraping_adds_no_label_of_a_pod():
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             drop = next(r for r in endpoint["relabelings"] if r.get("action") == "labeldrop")
             assert "pod" in drop["regex"].split("|")
+
+
+def scraped_labels(monitor: dict[str, Any], pod: str, node: str) -> dict[str, str]:
+    """The labels that Prometheus gives all series of a pod, by what the Prometheus operator and the monitor say."""
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    labels = {
+        "__meta_kubernetes_pod_name": pod, "__meta_kubernetes_pod_node_name": node, "namespace": "concerto-system",
+        "job": f"concerto-system/{monitor['metadata']['name']}", "pod": pod, "container": "c", "endpoint": "metrics",
+    }  # fmt: skip
+    for rule in endpoint["relabelings"]:
+        if rule.get("action") == "labeldrop":
+            labels = {name: value for name, value in labels.items() if not re.fullmatch(rule["regex"], name)}
+        else:
+            (source,) = rule["sourceLabels"]
+            labels[rule["targetLabel"]] = labels[source]
+    return {name: value for name, value in labels.items() if not name.startswith("__")}
+
+
+MONITORS = {monitor["metadata"]["name"]: monitor for monitor in documents(MONITORING / "monitors.yaml")}
+
+
+@pytest.mark.parametrize("name", ["concerto-operator", "concerto-autoscaler"])
+def test_two_replicas_on_one_node_have_series_of_their_own(name):
+    """Else the leader's and the standby's samples would be one series, in which the leader comes and goes."""
+    assert scraped_labels(MONITORS[name], "a", "n") != scraped_labels(MONITORS[name], "b", "n")
+
+
+def test_an_agent_that_is_started_again_goes_on_with_the_series_of_its_node():
+    monitor = MONITORS["concerto-agent"]
+    assert scraped_labels(monitor, "a", "n") == scraped_labels(monitor, "b", "n")
+    assert scraped_labels(monitor, "a", "n") != scraped_labels(monitor, "a", "m")
 
 
 def test_scraping_is_over_tls_with_the_token_of_who_may_read_metrics():
