@@ -3,11 +3,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from concerto.api.node import NodeView
 from concerto.api.quantities import parse_quantity
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.operator import CONTROLLERS
 from concerto.controllers.wiring import OperatorSettings
 from concerto.kube.lease import LeaseSettings
+from concerto.scheduling.state.nodes import is_agentless
 from support.crd_schemas import documents
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
@@ -65,7 +67,7 @@ def path_id(path):
 def test_every_object_has_a_kind_a_name_and_a_place(path):
     cluster_scoped = {
         "Namespace", "ClusterRole", "ClusterRoleBinding", "SchedulingProfile", "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
+        "ValidatingAdmissionPolicyBinding", "FlowSchema",
     }  # fmt: skip
     for obj in documents(path):
         assert obj["apiVersion"] and obj["metadata"]["name"]
@@ -265,6 +267,28 @@ def test_the_agent_runs_on_every_node_whatever_its_taints():
     pod = objects()["DaemonSet", "concerto-agent"]["spec"]["template"]["spec"]
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert "schedulerName" not in pod
+
+
+LABELS_OF_NODES = {
+    "Linux": {"kubernetes.io/os": "linux"},
+    "Linux with a type of its own": {"kubernetes.io/os": "linux", "type": "gpu"},
+    "Windows": {"kubernetes.io/os": "windows"},
+    "virtual-kubelet": {"kubernetes.io/os": "linux", "type": "virtual-kubelet"},
+    "Fargate": {"kubernetes.io/os": "linux", "eks.amazonaws.com/compute-type": "fargate"},
+}
+
+
+@pytest.mark.parametrize("labels", LABELS_OF_NODES.values(), ids=LABELS_OF_NODES)
+def test_an_agent_is_made_for_the_nodes_that_the_operator_waits_for_an_agent_of(labels):
+    """One that can't run would be pending for ever, and keep a rollout and Argo CD's health from their ends."""
+    pod = objects()["DaemonSet", "concerto-agent"]["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {expression["operator"] for expression in term["matchExpressions"]} == {"NotIn"}
+    selected = pod["nodeSelector"].items() <= labels.items() and all(
+        labels.get(expression["key"]) not in expression["values"] for expression in term["matchExpressions"]
+    )
+    node = NodeView.from_raw({"metadata": {"name": "n", "labels": labels}, "spec": {}, "status": {}})
+    assert selected != is_agentless(node)
 
 
 @pytest.mark.parametrize("key", WORKLOADS)

@@ -286,6 +286,7 @@ AGENTLESS = {
     "Windows is no overflow": ({"labels": {"kubernetes.io/os": "windows"}}, {}, 0),
     "Windows for those that select it": ({"labels": {"kubernetes.io/os": "windows"}}, ASKS_FOR_WINDOWS, 9),
     "a virtual node for those that tolerate it": (VIRTUAL, TOLERATES, 9),
+    "Fargate is no overflow": ({"labels": {"eks.amazonaws.com/compute-type": "fargate"}}, {}, 0),
     "Linux that is not measured": ({"labels": {"kubernetes.io/os": "linux"}}, {}, 5),
 }
 

@@ -128,8 +128,13 @@ def machine_of(node: NodeView) -> tuple[int, ...]:
 
 
 def is_agentless(node: NodeView) -> bool:
-    """Whether no agent of Concerto can run on the node: its system is not Linux, or virtual-kubelet stands for it."""
-    virtual = node.labels.get("type") == "virtual-kubelet" or any(
-        taint.key == "virtual-kubelet.io/provider" for taint in node.taints
+    """Whether no agent of Concerto can run on the node: its system is not Linux, or it is virtual.
+
+    The node affinity of manifests/base/agent.yaml says the same of labels.
+    """
+    virtual = (
+        node.labels.get("type") == "virtual-kubelet"
+        or node.labels.get("eks.amazonaws.com/compute-type") == "fargate"
+        or any(taint.key == "virtual-kubelet.io/provider" for taint in node.taints)
     )
     return virtual or node.labels.get("kubernetes.io/os", "linux") != "linux"
