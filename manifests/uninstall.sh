@@ -40,7 +40,9 @@ left=$(pick 0)
 if [ -n "$left" ]; then kubectl delete -f - --ignore-not-found <<<"$left"; fi
 left=$(pick 1)
 if [ -n "$left" ]; then kubectl delete -f - --ignore-not-found --wait=false <<<"$left"; fi
-mapfile -t kinds < <(awk '/^  name: / { print "crd/" $2 }' <<<"$left")
+# no mapfile: macOS has bash 3.2
+kinds=()
+while read -r kind; do kinds+=("$kind"); done < <(awk '/^  name: / { print "crd/" $2 }' <<<"$left")
 # Now and then the API server forgets a kind that is to go until it changes
 for try in 1 2 3 4 5 6 7 8 9 10; do
   [ "${#kinds[@]}" -gt 0 ] || break

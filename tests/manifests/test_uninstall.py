@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -69,3 +70,15 @@ def test_what_a_cluster_serves_is_deleted_and_the_rest_passed_over(tmp_path: Pat
     assert ("nothing of mine is left" in done.stdout) == (ends == 0)
     passed_over = "passed over, as the cluster has no such kind: SchedulingProfile concerto" in done.stderr
     assert passed_over == (ends == 0 and PROFILE not in deleted)
+
+
+NEWER_BASH = re.compile(
+    r"\b(mapfile|readarray|coproc)\b|\bdeclare -[gnA]|\blocal -n|\$\{\w+(,|\^|@)|&>>|\|&|;;?&|\[\[? -v |EPOCH|%\("
+)
+
+
+def test_the_script_runs_in_the_bash_of_macos():
+    """`make uninstall` runs on a person's own machine, and macOS has bash 3.2."""
+    script = (REPOSITORY / "manifests" / "uninstall.sh").read_text()
+    code = [line for line in script.splitlines() if not line.lstrip().startswith("#")]
+    assert [line for line in code if NEWER_BASH.search(line)] == []
