@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from concerto.api.arguments import listening, memory, number, pair
+from concerto.api.arguments import add_log_level, listening, memory, number, pair
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.own_version import own_version
 from concerto.kube.resources import NODES, PODS
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scope",
         choices=["machine", "cgroup"],
         default="machine",
-        help="measure the machine, or (for nodes that share one) only the node's cgroup",
+        help="measure the machine, or (for nodes that share one) only the node's cgroup (default: %(default)s)",
     )
     parser.add_argument(
         "--cgroup",
@@ -63,8 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="QUANTITY",
         help="memory of the node in scope cgroup, such as 8Gi (default: the machine's)",
     )
-    parser.add_argument("--proc", type=Path, default=Path("/proc"), help="where the node's /proc is mounted")
-    parser.add_argument("--sys", type=Path, default=Path("/sys"), help="where the node's /sys is mounted")
+    for name in ("proc", "sys"):
+        text = f"where the node's /{name} is mounted (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=Path, default=Path(f"/{name}"), metavar="FOLDER", help=text)
     kubelet = TopologySettings()
     parser.add_argument(
         "--kubelet-state",
@@ -140,13 +141,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve /metrics there, over TLS and to callers that may get it, and not at --metrics-bind; takes the "
         "right to create TokenReviews and SubjectAccessReviews",
     )
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    add_log_level(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
     logging.basicConfig(
-        level=args.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=args.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     certificate = args.kubelet_certificate or args.kubelet_state.with_name("pki") / "kubelet.crt"
     if args.copy_kubelet_certificate:

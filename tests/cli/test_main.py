@@ -1,13 +1,24 @@
-"""The command line: what is called by two words."""
+"""The command line: what is called by two words, and what its help says."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from argparse import SUPPRESS, ArgumentParser
 
 import pytest
 
-from concerto.cli.main import main
+from concerto.cli.main import COMMANDS, main
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_states_the_default_of_each_option_that_has_one(command):
+    parser = ArgumentParser()
+    importlib.import_module(COMMANDS[command].module).add_arguments(parser)
+    with_default = [a for a in parser._actions if a.default not in (None, False, [], SUPPRESS)]
+    assert [a.dest for a in with_default if "default" not in (a.help or "")] == []
+    assert parser.format_help()
 
 
 def test_simulate_autoscale_is_the_autoscalers_own_command(capsys):

@@ -8,6 +8,7 @@ import pytest
 
 from concerto.controllers import operator
 from concerto.controllers.autoscaling.flags import settings_from
+from concerto_agent import main as agent
 
 HUGE = "9" * 400
 
@@ -50,6 +51,16 @@ def test_a_value_outside_of_its_bounds_is_refused(argument, sentence, capsys):
         parsed(argument)
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["debug", "DEBUG", "Debug"])
+@pytest.mark.parametrize("program", [(operator, []), (agent, ["--node-name=n"])], ids=["operator", "agent"])
+def test_operator_and_agent_take_the_same_log_levels_in_any_letters(program, written):
+    module, needed = program
+    parser = ArgumentParser()
+    module.add_arguments(parser)
+    args = parser.parse_args([*needed, f"--log-level={written}"])
+    assert args.log_level == "DEBUG"
 
 
 def test_values_at_their_bounds_are_taken():

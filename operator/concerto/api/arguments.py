@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import TypeVar
@@ -12,6 +12,18 @@ from concerto.api.quantities import parse_duration, whole
 
 _N = TypeVar("_N", int, float, Decimal)
 _HIGHEST_PORT = 65_535
+
+
+def add_log_level(parser: ArgumentParser) -> None:
+    """Add ``--log-level``, the same for operator and agent: ``log_level`` is a name of `logging`, in capitals."""
+    parser.add_argument(
+        "--log-level",
+        type=str.upper,
+        default="INFO",
+        choices=["DEBUG", "INFO", "WARNING", "ERROR"],
+        metavar="LEVEL",
+        help="debug, info, warning or error: log what is at least as serious (default: info)",
+    )
 
 
 def duration(lowest: str, highest: str, example: str, *, whole_seconds: bool = False) -> Callable[[str], float]:

@@ -86,7 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", type=whole_number(1, 100, "50"), default=50, help="CPU utilisation target in percent (default 50)"
     )
-    parser.add_argument("--output", type=Path, default=Path("build/autoscaling"), help="where JSON and plots go")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/autoscaling"), help="where JSON and plots go (default: %(default)s)"
+    )
     families = parser.add_mutually_exclusive_group()
     families.add_argument(
         "--cross-validate",

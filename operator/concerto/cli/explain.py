@@ -67,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("object", metavar="NAMESPACE/NAME", help="the pod or the PredictiveHPA")
     add_cluster_arguments(parser)
     parser.add_argument(
-        "--operator-namespace", default="concerto-system", help="where the Secret of a profile's metric provider is"
+        "--operator-namespace",
+        default="concerto-system",
+        help="where the Secret of a profile's metric provider is (default: %(default)s)",
     )
 
 

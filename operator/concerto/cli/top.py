@@ -41,12 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=["nodes", "node", "cpus", "phpa"],
         default="nodes",
-        help="node: what the kinds of pods on one node cost; cpus: draw one node's CPUs; phpa: the load of a "
-        "PredictiveHPA and its forecast",
+        help="nodes: what nodes can take, the default; node: what the kinds of pods on one node cost; cpus: draw one "
+        "node's CPUs; phpa: the load of a PredictiveHPA and its forecast",
     )
     parser.add_argument("node", nargs="?", metavar="NAME", help="the node, or with phpa NAMESPACE/NAME")
     add_cluster_arguments(parser)
-    parser.add_argument("--window", choices=["5m", "10m", "15m"], default="5m", help="over which load is averaged")
+    parser.add_argument(
+        "--window",
+        choices=["5m", "10m", "15m"],
+        default="5m",
+        help="over which load is averaged (default: %(default)s)",
+    )
     parser.add_argument(
         "--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot, the trace, or the load (PNG, SVG or PDF)"
     )
@@ -58,14 +63,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     trace = parser.add_argument_group("trace", "what the laws that limit a node's pods have computed, with node")
     trace.add_argument("--trace", action="store_true", help="print the numbers of the last minutes")
+    for name, default, seconds, help_ in (
+        ("last", "5m", 300.0, "how far back"),
+        ("every", "10s", 10.0, "a line for each"),
+    ):
+        trace.add_argument(
+            f"--{name}",
+            type=duration("100ms", "24h", default),
+            default=seconds,
+            metavar="DURATION",
+            help=f"{help_} (default: {default})",
+        )
     trace.add_argument(
-        "--last", type=duration("100ms", "24h", "5m"), default=300.0, metavar="DURATION", help="how far back (5m)"
-    )
-    trace.add_argument(
-        "--every", type=duration("100ms", "24h", "10s"), default=10.0, metavar="DURATION", help="a line for each (10s)"
-    )
-    trace.add_argument(
-        "--operator-namespace", default="concerto-system", help="where the pods of agent and operator are"
+        "--operator-namespace",
+        default="concerto-system",
+        help="where the pods of agent and operator are (default: %(default)s)",
     )
     for name, port in (("agent", 9101), ("operator", 8080)):
         trace.add_argument(

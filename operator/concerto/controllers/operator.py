@@ -15,7 +15,7 @@ from typing import Any
 import kopf
 import uvloop
 
-from concerto.api.arguments import duration, listening
+from concerto.api.arguments import add_log_level, duration, listening
 from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.autoscaling.flags import settings_from as autoscaling_settings
 from concerto.controllers.capacity.kinds_trace import KindsTrace
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=":8080",
         type=listening,
         metavar="HOST:PORT",
-        help="where /metrics, /healthz, /readyz, /watcher and /debug/trace are served",
+        help="where /metrics, /healthz, /readyz, /watcher and /debug/trace are served (default: %(default)s)",
     )
     parser.add_argument(
         "--secure-metrics-bind",
@@ -99,10 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=duration(lowest, "1h", f"{default:g}s", whole_seconds=name == "lease-duration"),
             default=float(default),
             metavar="DURATION",
-            help=help_,
+            help=f"{help_} (default: {default:g}s)",
         )
     add_autoscaling_arguments(parser)
-    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    add_log_level(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -264,7 +264,8 @@ class Operator:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._supervisor.spawn("loop watchdog", self._watchdog.run)
         self._supervisor.spawn("full searches for garbage", FullSearches().run)
-        logger.info("%s started; metrics and health on %s", identity, self._bind)
+        metrics = self._secure_metrics_bind or self._bind
+        logger.info("%s started; health on %s, metrics on %s", identity, self._bind, metrics)
 
         def report(missing: str | None) -> None:
             self._problem = missing or "starting"

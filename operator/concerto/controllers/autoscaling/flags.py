@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=read,
             default=getattr(default, attribute),
             metavar="DURATION",
-            help=help_,
+            help=f"{help_} (default: {getattr(default, attribute):g}s)",
         )
     group.add_argument(
         "--autoscaling-ask-agents",
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0, 100_000, str(PredictiveHPASettings.max_series)),
         default=PredictiveHPASettings.max_series,
         metavar="OBJECTS",
-        help="number of objects that have Prometheus series of their own",
+        help="number of objects that have Prometheus series of their own (default: %(default)s)",
     )
     group.add_argument(
         "--autoscaling-prometheus-url",
@@ -74,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--autoscaling-tolerance",
         type=number(0.0, 1.0, f"{default.tolerance:g}"),
         default=default.tolerance,
-        help="distance of a metric from its target, as a share of it, that is left alone, 0 to 1",
+        help="distance of a metric from its target, as a share of it, that is left alone, 0 to 1 "
+        "(default: %(default)g)",
     )
 
 
