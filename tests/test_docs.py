@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import re
 import subprocess
 import tomllib
+from argparse import ArgumentParser
 
 import pytest
+import yaml
 
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.autoscaling.forecast_influence import ActionSettings
@@ -62,6 +65,66 @@ def test_commands_that_a_page_names_are_there(page):
     named = re.findall(r"(?:^    |`)(?:\$ )?((?:make|concerto) [a-z][a-z0-9-]*)", page.read_text(), re.MULTILINE)
     known = {f"make {target}" for target in targets} | {f"concerto {command}" for command in COMMANDS}
     assert set(named) <= known
+
+
+def options(command):
+    """The options of a subcommand of `concerto`."""
+    parser = ArgumentParser(prog=command)
+    importlib.import_module(COMMANDS[command].module).add_arguments(parser)
+    return set(parser._option_string_actions)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_that_a_page_names_with_their_command_are_there(page):
+    # up to the end of the code, of the line, or of a comment's beginning
+    named = re.findall(rf"\bconcerto ({'|'.join(COMMANDS)})\b([^`|#\n]*)", page.read_text())
+    given = {(command, option) for command, rest in named for option in re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", rest)}
+    assert {(command, option) for command, option in given if option not in options(command)} == set()
+
+
+OPTIONS_OF_OTHERS = {"--runtime-config"}
+"""Of kube-apiserver."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_that_a_page_names_by_themselves_are_those_of_some_program_of_ours(page):
+    sources = [path for folder in ("operator", "agent", "e2e", "docs") for path in (REPOSITORY / folder).rglob("*.py")]
+    ours = {option for command in COMMANDS for option in options(command)}
+    ours |= {option for path in sources for option in re.findall(r'"(--[a-z][a-z-]*)"', path.read_text())}
+    named = {option for span in spans(page) for option in re.findall(r"^(--[a-z][a-z-]*)", span)}
+    assert named - ours - OPTIONS_OF_OTHERS == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_that_a_page_runs_are_there(page):
+    named = set(re.findall(r"python -m ([\w.]+)", page.read_text())) - {"pytest"}
+    assert {name for name in named if importlib.util.find_spec(name) is None} == set()
+
+
+def reasons(page):
+    """What tables have in columns that are headed as reasons, as far as it is nothing but words in CamelCase."""
+    for found in re.findall(r"(?:^\|.*\|\n)+", page.read_text(), re.MULTILINE):
+        header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines())
+        for column in (i for i, cell in enumerate(header) if re.search(r"\breason\b", cell)):
+            cells = [row[column] for row in rows if re.fullmatch(r"[A-Z]\w+(?:[ ,/]+[A-Z]\w+)*", row[column])]
+            yield from (word for cell in cells for word in re.findall(r"\w+", cell))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_reasons_that_a_table_explains_are_in_the_code(page):
+    sources = [path for folder in ("operator", "agent") for path in (REPOSITORY / folder).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in sources)
+    known = set(re.findall(r'"([A-Z]\w+)"', code)) | {"True", "False", "Unknown"}
+    assert set(reasons(page)) - known == set()
+
+
+def test_the_files_of_a_component_that_is_left_out_are_all_that_it_brings():
+    text = (REPOSITORY / "docs" / "operations.md").read_text()
+    ((component, files),) = re.findall(
+        r"cd manifests/components/(\w+) && kubectl delete \S+ ((?:-f \S+\s+\\?\s*)+)", text
+    )
+    kustomization = REPOSITORY / "manifests" / "components" / component / "kustomization.yaml"
+    assert re.findall(r"-f (\S+)", files) == yaml.safe_load(kustomization.read_text())["resources"]
 
 
 def test_the_command_line_is_installed_with_all_that_it_needs():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.clusters.local import free_ports
-from e2e.testbed.processes import Process, concerto_command
+from e2e.testbed.processes import NAMESPACE, Process, concerto_command
 from e2e.testbed.system import REPOSITORY
 from e2e.testbed.waiting import eventually
 from support.crd_schemas import documents
@@ -72,9 +74,14 @@ def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_clu
     assert "nothing owns the Lease" in said
 
 
+def relative(folder: Path) -> str:
+    """The way from a folder to manifests: kustomize takes no absolute paths."""
+    return "../" * (len(folder.parts) - 1) + str(REPOSITORY / "manifests").lstrip("/")
+
+
 def rendered(cluster: Cluster, folder: Path, components: tuple[str, ...]) -> list[dict[str, Any]]:
     """The base with some components, as kustomize makes it of an overlay of one's own."""
-    up = "../" * (len(folder.parts) - 1) + str(REPOSITORY / "manifests").lstrip("/")
+    up = relative(folder)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -85,9 +92,20 @@ def rendered(cluster: Cluster, folder: Path, components: tuple[str, ...]) -> lis
     return documents(cluster.kubectl("kustomize", str(folder)))
 
 
+def assert_taken(cluster: Cluster, objects: Iterable[dict[str, Any]]) -> None:
+    """The API server takes all of them, each once; it does not serve the kinds of the Prometheus operator here."""
+    passed_over = ("PodMonitor", "PrometheusRule", "CustomResourceDefinition")
+    texts = {json.dumps(obj, sort_keys=True) for obj in objects if obj["kind"] not in passed_over}
+    said = cluster.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--field-manager=e2e", "--dry-run=server", "-f", "-",
+        stdin="\n---\n".join(sorted(texts)),
+    )  # fmt: skip
+    assert len(said.splitlines()) == len(texts)
+
+
 def test_each_component_alone_and_all_together_are_whole_and_the_api_server_takes_them(concerto_cluster, tmp_path):
     chosen = [*((name,) for name in COMPONENTS), COMPONENTS]
-    seen: dict[str, str] = {}
+    seen: list[dict[str, Any]] = []
     for components in chosen:
         objects = rendered(concerto_cluster, tmp_path, components)
         there = {(o["kind"], o["metadata"]["name"]) for o in objects}
@@ -107,17 +125,63 @@ def test_each_component_alone_and_all_together_are_whole_and_the_api_server_take
                 images = {each["image"] for each in of_all}
                 assert images in ({"concerto-operator:0.1.0"}, {"concerto-agent:0.1.0"})
         assert (("Deployment", "concerto-autoscaler") in there) == ("autoscaling" in components)
-        for obj in objects:
-            # the kinds of the Prometheus operator are not served here; CRDs are tried elsewhere
-            if obj["kind"] not in ("PodMonitor", "PrometheusRule", "CustomResourceDefinition"):
-                seen[json.dumps(obj, sort_keys=True)] = obj["kind"]
-    # each object once, however many of them hold it
-    said = concerto_cluster.kubectl(
-        "apply", "--server-side", "--force-conflicts", "--field-manager=e2e", "--dry-run=server", "-f", "-",
-        stdin="\n---\n".join(seen),
-    )  # fmt: skip
-    assert len(said.splitlines()) == len(seen)
-    assert {"Deployment", "DaemonSet", "NetworkPolicy", "ResourceQuota", "Service"} <= set(seen.values())
+        seen += objects
+    assert_taken(concerto_cluster, seen)
+    assert {"Deployment", "DaemonSet", "NetworkPolicy", "ResourceQuota", "Service"} <= {obj["kind"] for obj in seen}
+
+
+PRIORITY_LEVELS = {
+    "the Lease": ("/apis/coordination.k8s.io/v1/namespaces/concerto-system/leases/{name}", "concerto-leader-election"),
+    "an object of a namespace": ("/apis/concerto.dev/v1alpha1/podreservations?limit=1", "concerto"),
+    "an object of the cluster": ("/apis/concerto.dev/v1alpha1/nodecapacities?limit=1", "concerto"),
+    "no object": ("/apis", "concerto"),
+}
+
+
+@pytest.mark.parametrize("name", ["concerto-operator", "concerto-autoscaler"])
+@pytest.mark.parametrize(("path", "schema"), PRIORITY_LEVELS.values(), ids=PRIORITY_LEVELS)
+def test_flow_control_gives_requests_the_priority_level_that_it_says(concerto_cluster, name, path, schema):
+    schemas = str(REPOSITORY / "manifests" / "components" / "flow-control" / "flow-schemas.yaml")
+    concerto_cluster.kubectl("apply", "-f", schemas)
+    try:
+        uid = concerto_cluster.get("flowschema", schema)["metadata"]["uid"]
+        kubeconfig = str(concerto_cluster.token_kubeconfig(NAMESPACE, name))
+        asked = ("--kubeconfig", kubeconfig, "get", "--raw", path.format(name=name), "-v=8")
+
+        def matched() -> bool:
+            said = concerto_cluster.kubectl(*asked, check=False)
+            return re.findall(r"(?i)x-kubernetes-pf-flowschema-uid: *\[?\"?([0-9a-f-]+)", said) == [uid]
+
+        eventually("the API server knows the FlowSchema", matched)
+    finally:
+        concerto_cluster.kubectl("delete", "-f", schemas)
+
+
+KUSTOMIZATIONS = [
+    pytest.param(text, id=f"{page.stem} {number}")
+    for page in sorted((REPOSITORY / "docs").glob("*.md"))
+    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
+    if "kind: Kustomization" in text
+]
+OURS = r"https://git\.example\.com/platform/concerto\.git//manifests/([\w/-]+)\?ref=\S+"
+
+
+@pytest.mark.parametrize("text", KUSTOMIZATIONS)
+def test_an_overlay_of_the_docs_is_taken_and_each_of_its_patches_changes_something(concerto_cluster, tmp_path, text):
+    base, folder = tmp_path / "concerto", tmp_path / "overlay"
+    base.mkdir()
+    folder.mkdir()
+    rendered(concerto_cluster, base, COMPONENTS)
+    (kustomization,) = documents(re.sub(OURS, lambda found: f"{relative(folder)}/{found[1]}", text))
+
+    def built(patches: list[dict[str, Any]]) -> str:
+        (folder / "kustomization.yaml").write_text(json.dumps(kustomization | {"patches": patches}))
+        return concerto_cluster.kubectl("kustomize", str(folder))
+
+    patches = kustomization.get("patches", [])
+    plain = built([])
+    assert [patch for patch in patches if built([patch]) == plain] == []
+    assert_taken(concerto_cluster, documents(built(patches)))
 
 
 def violations(cluster: Cluster, namespace: str, workload: dict[str, Any]) -> set[str]:
@@ -170,3 +234,17 @@ def test_pods_of_ours_keep_to_the_pod_security_level_that_is_stated(
     ]
     found = {o["metadata"]["name"]: violations(concerto_cluster, namespace, o) for o in workloads}
     assert found == levels
+
+
+SAMPLES = [
+    pytest.param(obj, id=f"{path.name}: {obj['metadata']['name']}")
+    for path in sorted((REPOSITORY / "manifests" / "samples").glob("*.yaml"))
+    for obj in documents(path)
+    if "template" in obj["spec"]
+]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_pods_of_the_samples_may_run_in_a_namespace_of_the_strictest_level(concerto_cluster, namespace, sample):
+    concerto_cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    assert violations(concerto_cluster, namespace, sample) == set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -129,6 +130,34 @@ def test_a_sample_is_accepted_with_its_status(
             assert stored == status
     finally:
         concerto_cluster.kubectl("delete", *target, "--wait=false")
+
+
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "autoscaling": ("PredictiveHPA", {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 20}),
+    "load-aware": ("SchedulingProfile", {"schedulerName": "dense", "scores": [{"name": "TargetLoadPacking"}]}),
+}
+"""By page, the kind whose spec its examples show in parts, and what the rest of the spec has to have."""
+
+
+def _examples() -> Iterator[Any]:
+    """Objects of our kinds in the docs; a part of a spec as the whole object. Those with an ellipsis are left out."""
+    for page in sorted((REPOSITORY / "docs").glob("*.md")):
+        blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        for number, block in enumerate(blocks):
+            if "..." in block or "…" in block:
+                continue
+            for obj in documents(block):
+                if "kind" not in obj and page.stem in PARTS:
+                    kind, spec = PARTS[page.stem]
+                    obj = build_object(kind, "example", spec | obj.get("spec", obj))
+                if obj.get("apiVersion") == API_VERSION:
+                    yield pytest.param(obj, id=f"{page.stem} {number}: {obj['kind']}")
+
+
+@pytest.mark.parametrize("example", list(_examples()))
+def test_an_example_of_the_docs_is_accepted(concerto_cluster: Cluster, example: dict[str, Any]) -> None:
+    example["metadata"].pop("namespace", None)
+    assert _answer(concerto_cluster, example).endswith("created (server dry run)")
 
 
 @pytest.mark.parametrize(

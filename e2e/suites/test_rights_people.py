@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from e2e.testbed.clusters import Cluster
+from e2e.testbed.processes import concerto_command
 from e2e.testbed.rights import ROLES, file, people
 from e2e.testbed.waiting import eventually
 
@@ -102,3 +104,45 @@ def test_who_may_pin_does_not_give_that_away(persons):
 
 def test_what_roles_of_people_allow_is_what_is_written_down(persons):
     assert people(persons) == file("people").read_text(), "make rights writes it afresh"
+
+
+def test_who_has_view_and_lists_nodes_gets_the_answers_of_top_and_explain(concerto_cluster: Cluster, namespace: str):
+    cluster, group = concerto_cluster, "rbac.authorization.k8s.io"
+    subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": namespace}
+    lists_nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
+    bindings = [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"{namespace}-{role}"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+            "subjects": [subject],
+        }
+        for role in ("view", f"{namespace}-nodes")
+    ]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "asked-about", "namespace": namespace},
+        "spec": {"schedulerName": "concerto", "containers": [{"name": "app", "image": "app"}]},
+    }
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "viewer", "namespace": namespace}},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": f"{namespace}-nodes"},
+            "rules": [lists_nodes],
+        },
+        *bindings,
+        pod,
+    )
+    kubeconfig = str(cluster.token_kubeconfig(namespace, "viewer"))
+    try:
+        for arguments in (["top"], ["explain", "pod", f"{namespace}/asked-about"]):
+            command = concerto_command(*arguments, "--kubeconfig", kubeconfig)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), arguments
+    finally:
+        cluster.kubectl("delete", "clusterrolebinding", *(b["metadata"]["name"] for b in bindings))
+        cluster.kubectl("delete", "clusterrole", f"{namespace}-nodes")
