@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from concerto.api.deviceclass import DeviceClass
 from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
@@ -43,6 +44,14 @@ def one_node():
 @pytest.mark.parametrize(("over", "reason"), CASES.values(), ids=CASES)
 def test_a_pod_that_no_node_takes(over, reason):
     assert reason_of(one_node(), pod("p", **over)) == reason
+
+
+def test_a_resource_that_stands_for_devices():
+    cluster = one_node()
+    waiting = pod("p", requests={"example.com/gpu": "1"})
+    assert reason_of(cluster, waiting) == "Unschedulable"
+    cluster.resources.device_classes.set(DeviceClass("gpu", "example.com/gpu"))
+    assert reason_of(cluster, waiting) == "SchedulerError"
 
 
 def test_an_operator_that_pins_no_pods():

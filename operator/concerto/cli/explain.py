@@ -31,6 +31,7 @@ from concerto.api.timestamps import read_timestamp
 from concerto.capacity.kinds.cluster_kinds import MAX_KNOWN
 from concerto.capacity.kinds.table import MAX_ENTRIES, Table, from_entries
 from concerto.cli.cluster_reading import complain, list_all, printable, put_all, shortened
+from concerto.cli.explain_devices import read_devices
 from concerto.cli.explain_gang import read_gang
 from concerto.cli.explain_phpa import explain_phpa, fetch
 from concerto.cli.explain_volumes import read_storage, waits_for
@@ -146,6 +147,7 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, cluster, profile, now)
         problem += await read_gang(session, cluster, pod)
+        problem += await read_devices(session, cluster, pod)
         if pod.volumes:
             try:
                 await read_storage(session, cluster.volumes)

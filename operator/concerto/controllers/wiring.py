@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from concerto.api.deviceclass import trim_device_class
 from concerto.api.node import trim_node
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.poddisruptionbudget import trim_budget
@@ -44,7 +45,7 @@ from concerto.controllers.scheduling.preemption import PreemptionController
 from concerto.controllers.scheduling.profiles import ProfileController
 from concerto.controllers.scheduling.reservations import ReservationController
 from concerto.controllers.scheduling.scheduler import Scheduler
-from concerto.controllers.scheduling.workload_informers import follow_selectors, trim_to_selector
+from concerto.controllers.scheduling.workload_informers import SPREADING, follow_selectors, trim_to_selector
 from concerto.controllers.volumes.informers import VolumeInformers
 from concerto.kube import Object, Resource, Session
 from concerto.kube.election import LeaderElection
@@ -54,6 +55,7 @@ from concerto.kube.resources import (
     CSI_DRIVERS,
     CSI_NODES,
     CSI_STORAGE_CAPACITIES,
+    DEVICE_CLASSES,
     NAMESPACES,
     NODE_CAPACITIES,
     NODE_CPU_TOPOLOGIES,
@@ -65,11 +67,7 @@ from concerto.kube.resources import (
     POD_GROUPS,
     POD_RESERVATIONS,
     PODS,
-    REPLICA_SETS,
-    REPLICATION_CONTROLLERS,
     SCHEDULING_PROFILES,
-    SERVICES,
-    STATEFUL_SETS,
     STORAGE_CLASSES,
     SUBSPACE_SNAPSHOTS,
     VOLUME_ATTACHMENTS,
@@ -300,13 +298,15 @@ def _add_scheduling(
     plan.follow(PODS, informers.pods.on_change, trim=trim_pod, field_selector=NOT_ENDED)
     plan.follow(NAMESPACES, informers.namespaces.on_change, trim=trim_namespace)
     selectors = parts.cluster.signatures.workload_selectors
-    for resource in (SERVICES, REPLICATION_CONTROLLERS, REPLICA_SETS, STATEFUL_SETS):
+    for resource in SPREADING:
         plan.follow(resource, follow_selectors(resource, selectors, context.metrics), trim=trim_to_selector)
     plan.follow(NODE_CAPACITIES, informers.on_capacity)
     plan.follow(SCHEDULING_PROFILES)
     plan.follow(POD_RESERVATIONS, informers.on_reservation)
     groups = plan.follow(POD_GROUPS, informers.pod_groups.on_change, trim=trim_pod_group, on_demand=True)
     informers.on_first_group = groups.demand
+    classes = plan.follow(DEVICE_CLASSES, informers.device_classes.on_change, trim=trim_device_class, on_demand=True)
+    informers.on_extended_resource = classes.demand
     plan.follow(POD_DISRUPTION_BUDGETS, informers.budgets.on_change, trim=trim_budget)
     preemption = PreemptionController(context, parts)
     scheduler = Scheduler(context, parts, pipeline, housekeeping)

@@ -87,6 +87,7 @@ STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageCla
 CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False)
 CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", False)
 CSI_STORAGE_CAPACITIES = Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity", True)
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False)
 VOLUME_ATTACHMENTS = Resource("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", False)
 
 _GROUP, _VERSION = "concerto.dev", "v1alpha1"

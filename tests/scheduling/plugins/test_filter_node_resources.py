@@ -1,5 +1,6 @@
 import pytest
 
+from concerto.api.deviceclass import DeviceClass
 from concerto.scheduling.plugins.node_resources.filter import NodeResources
 from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
@@ -58,3 +59,24 @@ def test_a_resize_counts_at_once():
     status = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}
     shared.set_pod(bound("a", requests={"cpu": "1"}, status=status), 1000.0)
     assert passes(NodeResources(), asked) == []
+
+
+DEVICES = "deviceclass.resource.kubernetes.io/fast"
+NAMED = "pod has {} of DeviceClass fast, which Concerto does not evaluate"
+
+
+@pytest.mark.parametrize("resource", ["example.com/gpu", DEVICES])
+def test_devices_that_are_not_allocated_are_named_on_nodes_that_do_not_offer_them_themselves(resource):
+    offering = node("full", allocatable={resource: 1})
+    shared = cluster_state([node("none"), offering], [pod("a", nodeName="full", requests={resource: "1"})])
+    shared.resources.device_classes.set(DeviceClass("fast", "example.com/gpu"))
+    asked = query(shared, pod("p", requests={resource: "1"}))
+    assert passes(NodeResources(), asked) == []
+    assert reasons(NodeResources(), asked) == {NAMED.format(resource): 1, f"Insufficient {resource}": 1}
+    assert not NodeResources().no_node_helps(asked), "another node with a device plugin does"
+    shared.set_node(node("full"))
+    assert reasons(NodeResources(), asked) == {NAMED.format(resource): 2}
+    assert NodeResources().no_node_helps(asked)
+    shared.resources.device_classes.remove("fast")
+    assert reasons(NodeResources(), asked) == {f"Insufficient {resource}": 2}
+    assert not NodeResources().no_node_helps(asked)

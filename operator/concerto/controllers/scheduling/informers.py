@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from concerto.api.deviceclass import DeviceClass
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
@@ -95,8 +96,10 @@ class Informers:
         namespaces: Namespaces, whose labels pod affinity may select by.
         budgets: PodDisruptionBudgets. One that cannot be read protects no pod.
         pod_groups: PodGroups. Pods of one that cannot be read wait as if it did not exist.
+        device_classes: DeviceClasses.
         capacity_uids: UIDs of NodeCapacities by node: ``kubectl describe`` finds events by UID alone.
         on_first_group: called when a pod that names a PodGroup is seen.
+        on_extended_resource: called when a pod that waits and requests an extended resource is seen.
     """
 
     def __init__(self, parts: SchedulerParts, metrics: Metrics, clock: Callable[[], float]) -> None:
@@ -115,6 +118,7 @@ class Informers:
         self._clock = clock
         self.capacity_uids: dict[str, str] = {}
         self.on_first_group: Callable[[], None] = lambda: None
+        self.on_extended_resource: Callable[[], None] = lambda: None
 
         def informer(
             kind: str,
@@ -154,6 +158,8 @@ class Informers:
 
         self.budgets = informer("PodDisruptionBudget", DisruptionBudget.from_raw, self._put_budget, self._remove_budget)
         self.pod_groups = informer("PodGroup", PodGroup.from_raw, self._put_group, self._remove_group)
+        classes = cluster.resources.device_classes
+        self.device_classes = informer("DeviceClass", DeviceClass.from_raw, classes.set, by_name(classes.remove))
 
     def on_capacity(self, old: Object | None, new: Object | None) -> None:
         """A NodeCapacity appeared, changed or went."""
@@ -186,6 +192,8 @@ class Informers:
             self._pending.remove_pod(pod.uid)
         else:
             self._pending.add_pod(pod)
+            if any("/" in resource for resource in pod.shape.requests):
+                self.on_extended_resource()
         if pod.group:
             self.on_first_group()
             self._pending.requeue_pod_groups()

@@ -11,10 +11,12 @@ from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.watched_kinds import OnChange
 from concerto.controllers.scheduling.informers import Informer
 from concerto.kube import Object
-from concerto.kube.resources import Resource
+from concerto.kube.resources import REPLICA_SETS, REPLICATION_CONTROLLERS, SERVICES, STATEFUL_SETS, Resource
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.workload_selectors import WorkloadSelectors
 
+SPREADING = (SERVICES, REPLICATION_CONTROLLERS, REPLICA_SETS, STATEFUL_SETS)
+"""Kinds by whose selectors pods are spread."""
 _METADATA = ("namespace", "name", "uid", "resourceVersion")
 
 

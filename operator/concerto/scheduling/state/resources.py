@@ -11,6 +11,7 @@ import numpy as np
 from concerto.api.node import NodeView
 from concerto.api.pod import PodView
 from concerto.scheduling.state.columns import Columns, Ints, Rows, widened
+from concerto.scheduling.state.device_classes import DeviceClasses
 from concerto.scheduling.state.pod_index import PodIndex
 
 PODS = "pods"
@@ -27,11 +28,15 @@ class ResourceTable(Columns, PodIndex):
 
     A resource has a column while some node offers it. What pods request beyond that decides nothing, but is counted in
     dictionaries: a node may offer it later. So neither a pod nor a node can make the table large or slow.
+
+    Attributes:
+        device_classes: whose devices pods request as resources, too.
     """
 
     FILLS: ClassVar[Mapping[str, float]] = {"_allocatable": 0, "_used": 0}
 
     def __init__(self) -> None:
+        self.device_classes = DeviceClasses()
         self._allocatable: Ints = np.zeros((len(_PERMANENT), 0), dtype=np.int64)
         self._used: Ints = np.zeros((len(_PERMANENT), 0), dtype=np.int64)
         self._index: dict[str, int] = {resource: index for index, resource in enumerate(_PERMANENT)}

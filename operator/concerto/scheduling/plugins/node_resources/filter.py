@@ -42,8 +42,13 @@ class NodeResources(FilterDefaults):
                 codes[refused[table.allocatable(resource, of) < amount]] = _NEVER_ENOUGH
         return codes
 
+    def no_node_helps(self, state: Query) -> bool:
+        """A resource that no node offers is one of devices, which Concerto does not allocate."""
+        table = state.cluster.resources
+        return any(table.device_classes.offering(r) and not table.is_offered(r) for r in state.pod.shape.requests)
+
     def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
-        """A node counts under each resource that it lacks."""
+        """A node counts under each resource that it lacks; devices that it does not offer itself are named as such."""
         table, requests = state.cluster.resources, state.pod.shape.requests
         found = {"Too many pods": int(np.count_nonzero(table.free((PODS,), rows)[0] < 1))}
         for resource, amount in requests.items():
@@ -54,6 +59,10 @@ class NodeResources(FilterDefaults):
                 if resource == "cpu":
                     beside = free - state.cluster.exclusive.beyond_requests[rows]
                     found[_EXCLUSIVE] = int(np.count_nonzero((beside < amount) & (free >= amount)))
+            if device_class := table.device_classes.offering(resource):
+                of_class = int(np.count_nonzero(table.allocatable(resource, rows) == 0))
+                found[f"pod has {resource} of DeviceClass {device_class}, which Concerto does not evaluate"] = of_class
+                lacking -= of_class
             found[f"Insufficient {resource}"] = lacking
         return {reason: count for reason, count in found.items() if count}
 
