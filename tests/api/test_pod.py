@@ -208,13 +208,44 @@ TOLERATIONS = {
     "another effect": ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
     "any effect": ({"key": "gpu", "operator": "Exists"}, True),
     "any key": ({"operator": "Exists"}, True),
-    "comparisons are not on by default in Kubernetes": ({"key": "gpu", "operator": "Gt", "value": "1"}, False),
+    "a number above one, of a taint that has none": ({"key": "gpu", "operator": "Gt", "value": "1"}, False),
+    "an operator that is not known": ({"key": "gpu", "operator": "Like", "value": "yes"}, False),
 }
 
 
 @pytest.mark.parametrize(("toleration", "tolerates"), TOLERATIONS.values(), ids=TOLERATIONS)
 def test_tolerations(toleration, tolerates):
     assert Tolerations.from_raw([toleration]).tolerate(TAINT) is tolerates
+
+
+def by_number(operator, value, effect=""):
+    return {"key": "load", "operator": operator, "value": value, "effect": effect}
+
+
+NUMBERS = {
+    "above": ("5", [by_number("Gt", "4")], True),
+    "not above": ("5", [by_number("Gt", "5")], False),
+    "below": ("5", [by_number("Lt", "6")], True),
+    "not below": ("5", [by_number("Lt", "5")], False),
+    "above a number below 0": ("0", [by_number("Gt", "-1")], True),
+    "one of several": ("5", [by_number("Gt", "9"), by_number("Gt", "4"), by_number("Gt", "7")], True),
+    "another one of several": ("5", [by_number("Lt", "1"), by_number("Lt", "9"), by_number("Lt", "3")], True),
+    "none of several": ("5", [by_number("Lt", "5"), by_number("Gt", "5")], False),
+    "its effect": ("5", [by_number("Gt", "4", "NoSchedule")], True),
+    "another effect": ("5", [by_number("Gt", "4", "NoExecute")], False),
+    "a leading zero": ("05", [by_number("Gt", "4")], False),
+    "no value": ("", [by_number("Gt", "-1")], False),
+    "the largest number there is": (str(2**63 - 1), [by_number("Gt", str(2**63 - 2))], True),
+    "beyond it": (str(2**63), [by_number("Gt", "1")], False),
+    "far beyond it": ("9" * 5000, [by_number("Gt", "1")], False),
+    "a toleration beyond it": ("5", [by_number("Lt", str(2**63))], False),
+    "digits of another script": ("\u0665", [by_number("Gt", "1")], False),
+}
+
+
+@pytest.mark.parametrize(("value", "tolerations", "tolerates"), NUMBERS.values(), ids=NUMBERS)
+def test_numbers_that_are_tolerated(value, tolerations, tolerates):
+    assert Tolerations.from_raw(tolerations).tolerate(Taint("load", value, "NoSchedule")) is tolerates
 
 
 def test_host_ports_are_those_of_containers_and_sidecars():

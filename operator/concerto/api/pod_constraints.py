@@ -5,8 +5,9 @@ Source: Kubernetes' Pod API (core/v1); host ports as kube-scheduler's ``HostPort
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from concerto.api.node import Taint
@@ -19,6 +20,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WILDCARD = "0.0.0.0"
 EVERY_PORT = 65536
 """No port has this number: it stands for all ports of the node."""
+_DECIMAL = re.compile("0|-?[1-9][0-9]{0,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +30,48 @@ class Tolerations:
     Attributes:
         exists: (key, effect) of tolerations with operator Exists; empty means every key, or every effect.
         equal: (key, value, effect) of those with operator Equal, likewise.
+        below: by (key, effect) of those with operator Lt, likewise: numbers below this one are tolerated.
+        above: by (key, effect) of those with operator Gt, likewise: numbers above this one are tolerated.
     """
 
     exists: frozenset[tuple[str, str]] = frozenset()
     equal: frozenset[tuple[str, str, str]] = frozenset()
+    below: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    above: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def tolerate(self, taint: Taint) -> bool:
         """Whether the pod may run on a node with that taint."""
         return any(
-            (key, effect) in self.exists or (key, taint.value, effect) in self.equal
+            (key, effect) in self.exists
+            or (key, taint.value, effect) in self.equal
+            or self._tolerates_number((key, effect), taint.value)
             for key in (taint.key, "")
             for effect in (taint.effect, "")
         )
+
+    def _tolerates_number(self, of: tuple[str, str], value: str) -> bool:
+        below, above = self.below.get(of), self.above.get(of)
+        if (below is None and above is None) or (number := _decimal(value)) is None:
+            return False
+        return (below is not None and number < below) or (above is not None and number > above)
 
     @classmethod
     def from_raw(cls, tolerations: Iterable[Raw] | None) -> Self:
         """``spec.tolerations``. An operator that is not known tolerates nothing."""
         items = [(t.get("operator") or "Equal", t.get("key", ""), t.get("effect", ""), t) for t in tolerations or ()]
+        below: dict[tuple[str, str], int] = {}
+        above: dict[tuple[str, str], int] = {}
+        for operator, key, effect, t in items:
+            if operator in ("Lt", "Gt") and (number := _decimal(t.get("value", ""))) is not None:
+                if operator == "Lt":
+                    below[key, effect] = max(number, below.get((key, effect), number))
+                else:
+                    above[key, effect] = min(number, above.get((key, effect), number))
         return cls(
             frozenset((key, effect) for operator, key, effect, _ in items if operator == "Exists"),
             frozenset((key, t.get("value", ""), effect) for operator, key, effect, t in items if operator == "Equal"),
+            below,
+            above,
         )
 
 
@@ -149,6 +173,12 @@ class SpreadConstraint:
             honors_affinity=raw.get("nodeAffinityPolicy", "Honor") == "Honor",
             honors_taints=raw.get("nodeTaintsPolicy", "Ignore") == "Honor",
         )
+
+
+def _decimal(text: str) -> int | None:
+    """A number as Kubernetes compares those of taints: an int64 without sign +, spaces and leading zeros; else None."""
+    number = int(text) if _DECIMAL.fullmatch(text) else 2**63
+    return number if -(2**63) <= number < 2**63 else None
 
 
 def parse_host_ports(ports: Iterable[Sequence[Raw] | None]) -> tuple[HostPort, ...]:
