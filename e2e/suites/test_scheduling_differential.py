@@ -127,6 +127,9 @@ def compare(world: World, cluster: ClusterState, pod: Object, kube: Answer) -> l
         found.append(f"ours: {own}\n  kube-scheduler: {kube}")
     elif not (world.nominated or is_same_message(own.message, kube.message)):
         found.append(f"ours:           {own.message}\n  kube-scheduler: {kube.message}")
+    nominated = pod["status"].get("nominatedNodeName")
+    if nominated and (own.node == nominated) != (kube.node == nominated):
+        found.append(f"ours on {own.node}, and kube-scheduler's on {kube.node}, and it was nominated for {nominated}")
     if kube.node and kube.node not in feasible:
         found.append(f"kube-scheduler takes {kube.node}, which is not feasible: {sorted(feasible)}")
     if feasible != allowed:

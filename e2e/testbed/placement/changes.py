@@ -14,7 +14,7 @@ class Change:
     """A change of one object.
 
     Attributes:
-        kind: Node or Pod.
+        kind: Node, Pod, or that of an object of the scenario's storage.
         name: the object's name.
         patch: merge patch of it; None if it is deleted.
         subresource: of the object, which the patch is for; empty for the object itself.

@@ -8,10 +8,18 @@ from fractions import Fraction
 from typing import Any
 
 from e2e.testbed.placement.amounts import amount
+from e2e.testbed.placement.disks import MIGRATED_PLUGINS, are_in_conflict, in_driver_terms, volume_id
+from e2e.testbed.placement.selection import matches_terms
 
 Object = Mapping[str, Any]
 _OTHER_ZONE = "zone of a volume"
-_ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+_ZONES = {
+    "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+"""Labels of a volume that name zones, and the label of a node that says the same where it lacks that one."""
 
 
 class Storage:
@@ -41,6 +49,9 @@ class Storage:
             found |= broken - {_OTHER_ZONE} if claim in self._own_claims(pod) else broken
         if any(claim and not _is_owned(claim, pod) for claim in self._own_claims(pod)):
             found.add("a claim that was made for another pod")
+        there = [p for p in self._pods if p["spec"].get("nodeName") == node["metadata"]["name"]]
+        if any(are_in_conflict(pod, other) for other in there):
+            found.add("a disk that another pod has")
         return found | self._beyond_limit(pod, node)
 
     def _claims(self, pod: Object) -> list[Object | None]:
@@ -63,8 +74,9 @@ class Storage:
         volume = self._volume_of(claim)
         if volume is not None:
             return self._out_of_reach(volume, node)
-        storage_class = self._of["StorageClass", "", claim["spec"]["storageClassName"]]
-        if storage_class["volumeBindingMode"] == "Immediate":
+        storage_class = self._of.get(("StorageClass", "", claim["spec"]["storageClassName"]))
+        waits = storage_class is not None and storage_class["volumeBindingMode"] == "WaitForFirstConsumer"
+        if storage_class is None or not waits or claim["spec"].get("volumeName"):
             return {"a claim that is not bound"}
         if _selected_node(claim) not in ("", node["metadata"]["name"]):
             return {"a claim whose volume is made for another node"}
@@ -98,7 +110,7 @@ class Storage:
 
     def _is_counted(self, claim: Object) -> bool:
         """Whether the claim's driver publishes where it has room."""
-        storage_class = self._of["StorageClass", "", claim["spec"]["storageClassName"]]
+        storage_class = self._of.get(("StorageClass", "", claim["spec"]["storageClassName"]), {"provisioner": ""})
         driver = self._of.get(("CSIDriver", "", storage_class["provisioner"]), {"spec": {}})
         return bool(driver["spec"].get("storageCapacity"))
 
@@ -126,6 +138,7 @@ class Storage:
             "claimRef" not in spec
             and spec["storageClassName"] == wanted["storageClassName"]
             and spec.get("volumeMode", "Filesystem") == wanted.get("volumeMode", "Filesystem")
+            and spec.get("volumeAttributesClassName") == wanted.get("volumeAttributesClassName")
             and set(wanted["accessModes"]) <= set(spec["accessModes"])
             and (wanted.get("selector") or {}).get("matchLabels", {}).items() <= labels.items()
             and amount(spec["capacity"]["storage"]) >= amount(wanted["resources"]["requests"]["storage"])
@@ -135,18 +148,23 @@ class Storage:
         labels = node["metadata"]["labels"]
         found = set()
         required = (volume["spec"].get("nodeAffinity") or {}).get("required")
-        if required and not any(
-            all(labels.get(e["key"]) in e["values"] for e in term["matchExpressions"])
-            for term in required["nodeSelectorTerms"]
-        ):
+        terms = required and required["nodeSelectorTerms"]
+        if "claimRef" in volume["spec"] and self._is_migrated(node):
+            terms = in_driver_terms(volume, terms)
+        if terms and not matches_terms(terms, node):
             found.add("node affinity of a volume")
         # A claim that is to get the volume does not ask for its zone: only a bound claim does
         if "claimRef" in volume["spec"] and any(key in labels for key in _ZONES):
-            for key in _ZONES:
+            for key, current in _ZONES.items():
                 zones = (volume["metadata"].get("labels") or {}).get(key)
-                if zones and labels.get(key) not in zones.split("__"):
+                if zones and labels.get(key, labels.get(current)) not in zones.split("__"):
                     found.add(_OTHER_ZONE)
         return found
+
+    def _is_migrated(self, node: Object) -> bool:
+        """Whether a CSI driver serves the volumes of the in-tree plugin on the node."""
+        csi_node = self._of.get(("CSINode", "", node["metadata"]["name"]), {"metadata": {}})
+        return MIGRATED_PLUGINS in (csi_node["metadata"].get("annotations") or {})
 
     def _beyond_limit(self, pod: Object, node: Object) -> set[str]:
         csi_node = self._of.get(("CSINode", "", node["metadata"]["name"]))
@@ -177,16 +195,17 @@ class Storage:
 
     def _attachable(self, pod: Object) -> set[tuple[str, str]]:
         """Volumes of CSI drivers, those that are to be made among them."""
-        found = set()
+        found: set[tuple[str, str] | None] = set()
         for claim in self._claims(pod):
             volume = None if claim is None else self._volume_of(claim)
-            if volume is not None and "csi" in volume["spec"]:
-                found.add((volume["spec"]["csi"]["driver"], volume["spec"]["csi"]["volumeHandle"]))
+            if volume is not None:
+                found.add(volume_id(volume["spec"]))
             elif claim is not None and not claim["spec"].get("volumeName"):
-                storage_class = self._of["StorageClass", "", claim["spec"]["storageClassName"]]
+                storage_class = self._of.get(("StorageClass", "", claim["spec"]["storageClassName"]))
                 name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
-                found.add((storage_class["provisioner"], name))
-        return found
+                found.add(None if storage_class is None else (storage_class["provisioner"], name))
+        found |= {volume_id(volume) for volume in pod["spec"].get("volumes") or () if "csi" not in volume}
+        return {each for each in found if each is not None}
 
 
 def _size(claim: Object) -> Fraction:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from e2e.testbed.placement.rules import World, labels_of, priority_of, selects
+from e2e.testbed.placement.rules import World, priority_of
+from e2e.testbed.placement.selection import labels_of, selects
 
 Object = Mapping[str, Any]
 Cost = tuple[float, ...]

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from e2e.testbed.placement.random_objects import Object, RandomPod, host_ports, make_object, random_node
-from e2e.testbed.placement.scenarios import Scenario
+from e2e.testbed.placement.scenario import Scenario
 
 _SHARES = {"ports": 0.06, "company": 0.06, "distance": 0.12, "spread": 0.2, "nodes": 0.2, "taints": 0.4}
 """How often the pods of a gang have each kind of constraint."""

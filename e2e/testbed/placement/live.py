@@ -30,7 +30,7 @@ from e2e.testbed.placement.live_storage import LiveStorage, own_claims
 from e2e.testbed.placement.profiles import WEIGHTS
 from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.rules import World
-from e2e.testbed.placement.scenarios import Scenario
+from e2e.testbed.placement.scenario import Scenario
 from e2e.testbed.waiting import PATIENCE_SECONDS
 
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
@@ -38,13 +38,15 @@ PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "Prior
 APISERVER_FLAGS = [
     # Nodes and storage objects are as the scenario has them, from their first moment to their last
     "--disable-admission-plugins=TaintNodesByCondition,StorageObjectInUseProtection",
+    # Tolerations with operator Gt or Lt
+    "--feature-gates=TaintTolerationComparisonOperators=true",
 ]
 CONTROLLER_MANAGER_FLAGS = [
     "--controllers=serviceaccount-controller,persistentvolume-binder-controller,ephemeral-volume-controller",
     # A claim whose volume it has not seen yet is looked at again only then
     "--pvclaimbinder-sync-period=1s",
 ]
-SCHEDULER_FLAGS = ["--vmodule=schedule_one=10"]
+SCHEDULER_FLAGS = ["--vmodule=schedule_one=10", "--feature-gates=TaintTolerationComparisonOperators=true"]
 """Its log has the score that each plugin gives each node."""
 _SCORE = re.compile(
     r'"Plugin scored node for pod" pod="(?P<pod>[^"]+)" plugin="(?P<plugin>[^"]+)" node="(?P<node>[^"]+)" '
@@ -84,7 +86,7 @@ class KubeScheduler:
     def __init__(self, session: Session, log: Path) -> None:
         self._session = session
         self._log = log
-        self._asked: dict[str, tuple[asyncio.Future[Answer], bool]] = {}
+        self._asked: dict[str, tuple[asyncio.Future[Answer], Object]] = {}
         self._pods = Reflector(session, PODS, on_change=self._on_pod)
 
     @contextlib.asynccontextmanager
@@ -125,7 +127,7 @@ class KubeScheduler:
             made = await self._session.patch(PODS.path(namespace, name), gates)
         uid = made["metadata"]["uid"]
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asked[uid] = future, bool(made["spec"].get("schedulingGates"))
+        self._asked[uid] = future, made
         for seen in self._pods.store.values():
             self._on_pod(None, seen)
         try:
@@ -150,12 +152,12 @@ class KubeScheduler:
     def _on_pod(self, old: Object | None, new: Object | None) -> None:
         if new is None:
             return
-        asked = self._asked.get(new["metadata"]["uid"])
-        if asked is None or bool(new["spec"].get("schedulingGates")) != asked[1]:
+        future, made = self._asked.get(new["metadata"]["uid"], (None, new))
+        if future is None or bool(new["spec"].get("schedulingGates")) != bool(made["spec"].get("schedulingGates")):
             return
-        found = _answer_in(new)
-        if found is not None and not asked[0].done():
-            asked[0].set_result(found)
+        found = _answer_in(new, made["status"].get("nominatedNodeName", ""))
+        if found is not None and not future.done():
+            future.set_result(found)
 
 
 def _gated(body: Object) -> Object:
@@ -163,8 +165,10 @@ def _gated(body: Object) -> Object:
     return {**body, "spec": {**body["spec"], "schedulingGates": [*body["spec"].get("schedulingGates", ()), gate]}}
 
 
-def _answer_in(pod: Object) -> Answer | None:
+def _answer_in(pod: Object, before: str) -> Answer | None:
+    """What became of the pod, which was nominated for this node before it was looked at; None if nothing did yet."""
     nominated = pod["status"].get("nominatedNodeName", "")
+    nominated = "" if nominated == before else nominated
     if node := pod["spec"].get("nodeName"):
         return Answer(node=node)
     for condition in pod["status"].get("conditions") or ():
@@ -212,8 +216,16 @@ class LiveScenario:
         self.world.storage = self._storage.objects
 
     async def ask(self, kube: KubeScheduler, body: Object) -> tuple[Object, Answer]:
-        """Have the pod placed, once the claims are there that are for it alone (see `KubeScheduler.ask`)."""
-        pod, answer = await kube.ask(body, self._storage.follow_own_claims if own_claims(body) else None)
+        """Have the pod placed (see `KubeScheduler.ask`), once it is nominated, and has the claims that are its own."""
+        node = self._found.nominations.get(body["metadata"]["name"])
+
+        async def make_ready(pod: Object) -> None:
+            await self._storage.follow_own_claims(pod)
+            if node is not None:
+                path = PODS.path(pod["metadata"]["namespace"], pod["metadata"]["name"], "status")
+                await self._session.patch(path, {"status": {"nominatedNodeName": node}})
+
+        pod, answer = await kube.ask(body, make_ready if own_claims(body) or node else None)
         self.world.storage = self._storage.objects
         return pod, answer
 
@@ -286,6 +298,10 @@ class LiveScenario:
     async def _change(self, change: Change) -> None:
         """Make a change, if what it is about is there."""
         world = self.world
+        if change.kind not in _CHANGED:
+            await self._storage.change(change)
+            world.storage = self._storage.objects
+            return
         found = world.nodes.get(change.name) if change.kind == "Node" else world.pod(change.name)
         if found is None:
             return

@@ -11,7 +11,7 @@ from e2e.testbed.placement.answer import Answer
 from e2e.testbed.placement.evictions import key_of
 from e2e.testbed.placement.live import KubeScheduler, LiveScenario
 from e2e.testbed.placement.random_objects import Object
-from e2e.testbed.placement.scenarios import Scenario
+from e2e.testbed.placement.scenario import Scenario
 from e2e.testbed.waiting import eventually_async
 
 SCHEDULER_FLAGS = ["-v=2"]

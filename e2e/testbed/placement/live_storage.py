@@ -15,6 +15,7 @@ from concerto.kube.resources import (
     STORAGE_CLASSES,
     VOLUME_ATTACHMENTS,
 )
+from e2e.testbed.placement.changes import Change
 from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.random_storage import csi_drivers, storage_classes
 from e2e.testbed.waiting import eventually_async
@@ -85,6 +86,19 @@ class LiveStorage:
                     patched = await self._session.patch(PERSISTENT_VOLUMES.path(name=volume), free)
                     self._put(await self._settled({**patched, "kind": _VOLUME}))
 
+    async def change(self, change: Change) -> None:
+        """Make a change of one of them, if it is there."""
+        key = (change.kind, change.name)
+        found = next((o for o in self.objects if (o["kind"], o["metadata"]["name"]) == key), None)
+        if found is None:
+            return
+        path = _KINDS[change.kind].path(found["metadata"].get("namespace"), change.name)
+        self.objects = [o for o in self.objects if o is not found]
+        if change.patch is None:
+            await self._session.delete(path)
+        else:
+            self._put({**await self._session.patch(path, change.patch), "kind": change.kind})
+
     async def remove(self) -> None:
         """Delete what ``create`` and the controller have made."""
         paths = [
@@ -111,10 +125,10 @@ class LiveStorage:
     async def _settled(self, obj: Object) -> Object:
         """The object once the volume controller has bound it or found it free, where it does so without a pod."""
         kind, metadata, spec = obj["kind"], obj["metadata"], obj.get("spec") or {}
-        claims = {o["metadata"]["name"] for o in self.objects if o["kind"] == _CLAIM}
+        claims, volumes = ({o["metadata"]["name"] for o in self.objects if o["kind"] == k} for k in (_CLAIM, _VOLUME))
         if kind == _VOLUME:
             wanted = "Bound" if (spec.get("claimRef") or {}).get("name") in claims else "Available"
-        elif kind == _CLAIM and "volumeName" in spec:
+        elif kind == _CLAIM and spec.get("volumeName") in volumes:
             wanted = "Bound"
         else:
             return obj

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.preemption.preemption import Outcome, Preemption, outcome_without_search
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queries import query_for
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from e2e.testbed.placement import profiles
 from e2e.testbed.placement.answer import Answer
@@ -57,9 +60,11 @@ def ask(cluster: ClusterState, raw: Mapping[str, Any]) -> tuple[Answer, set[str]
         for name, given in evaluation.by_plugin(rows).items()
         if not np.isnan(given).any()
     }
+    cluster.nominations.set_pod(pod)  # now: the evaluation of pods like it keeps its room from them
     result = schedule(cluster, [pod], PROFILES, now=_NOW, generator=np.random.default_rng(0))
     answer = replace(_answer(cluster, pod, result), scores=scores)
     cluster.forget(pod.uid)
+    cluster.nominations.withdraw(pod.uid)
     return answer, feasible
 
 
@@ -107,9 +112,14 @@ def cluster_of(world: World) -> ClusterState:
 
 
 class Followed:
-    """The state of the operator that reads the objects of a world one after another, and what changes of them."""
+    """The state of the operator that reads the objects of a world one after another, and what changes of them.
+
+    Attributes:
+        changes: what the changes of the last call may have made possible.
+    """
 
     def __init__(self) -> None:
+        self.changes = Change.NOTHING
         self._cluster = cluster = ClusterState()
         self._seen: dict[tuple[str, str, str], Any] = {}
         volumes, use = cluster.volumes, cluster.volumes.use
@@ -131,6 +141,8 @@ class Followed:
         self._remove: Mapping[str, Callable[[Any], object]] = {
             "Node": lambda o: cluster.remove_node(o["metadata"]["name"]),
             "PersistentVolumeClaim": lambda o: volumes.remove_claim(ClaimKey(*_key(o))),
+            "CSIStorageCapacity": lambda o: volumes.remove_capacity(_key(o)),
+            "VolumeAttachment": lambda o: use.remove_attachment(o["metadata"]["name"]),
             "Pod": lambda o: cluster.remove_pod(o["metadata"]["uid"]),
         }
 
@@ -143,11 +155,9 @@ class Followed:
             ("Pod", [*world.pods, *world.nominated]),
         ):  # fmt: skip
             now |= {(kind or o["kind"], *_key(o)): o for o in objects}
-        for key in [key for key in self._seen if key not in now]:
-            self._remove[key[0]](self._seen.pop(key))
-        for key, obj in now.items():
-            if self._seen.get(key) != obj:
-                self._set[key[0]](obj)
+        results = [self._remove[key[0]](self._seen.pop(key)) for key in [*self._seen] if key not in now]
+        results += [self._set[key[0]](obj) for key, obj in now.items() if self._seen.get(key) != obj]
+        self.changes = reduce(or_, (each for each in results if isinstance(each, Change)), Change.NOTHING)
         self._seen = now
         return self._cluster
 

@@ -14,7 +14,8 @@ from e2e.testbed.placement.random_objects import (
     resize_status,
 )
 from e2e.testbed.placement.random_storage import RandomStorage
-from e2e.testbed.placement.scenarios import Scenario
+from e2e.testbed.placement.rare_parts import add_rare_pods
+from e2e.testbed.placement.scenario import Scenario
 
 PRIORITIES: dict[str, int] = {"placeholder": -1000, "low": 10, "middle": 20, "high": 1000, "top": 2000}
 """PriorityClasses of all scenarios; pods without one have priority 0."""
@@ -23,6 +24,8 @@ NEVER = "never-preempts"
 _OF_RUNNING = ("", "placeholder", "low", "low", "middle", "high")
 _OF_ASKING = ("low", "middle", "high", "high", "top")
 _START_TIMES = 12
+_RARE_SHARE = 0.5
+"""Part of the scenarios with parts that few pods have."""
 
 
 def preemption_scenario(number: int) -> Scenario:
@@ -39,6 +42,9 @@ def preemption_scenario(number: int) -> Scenario:
         _fill(rng, found, name, may_end=not spreads)
     found.budgets = _budgets(rng, found)
     _add_asking(rng, found, names, spreads)
+    rare = random.Random(f"preemption-{number}-rare")
+    if rare.random() < _RARE_SHARE:
+        add_rare_pods(rare, found)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from e2e.testbed.placement.amounts import allocatable, requests_of
 from e2e.testbed.placement.claims import Storage
 from e2e.testbed.placement.profiles import ADDED_TERMS
+from e2e.testbed.placement.selection import labels_of, matches_terms, selects
 
 Object = Mapping[str, Any]
 Labels = Mapping[str, str]
@@ -54,9 +55,9 @@ class World:
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
 
     def put(self, kind: str, name: str, latest: Object | None) -> None:
-        """A Node or Pod that was there has changed, or is gone (None)."""
+        """A Node or Pod has come or changed, or is gone (None)."""
         if kind == "Node":
-            self.images_moved |= _images(self.nodes[name]) != _images(latest or {})
+            self.images_moved |= _images(self.nodes.get(name, {})) != _images(latest or {})
             others = {n: node for n, node in self.nodes.items() if n != name}
             self.nodes = others if latest is None else {**others, name: latest}
         else:
@@ -205,48 +206,6 @@ def priority_of(pod: Object) -> int:
     return int(pod["spec"].get("priority") or 0)
 
 
-def labels_of(obj: Object) -> Labels:
-    """Its labels."""
-    found: Labels = obj["metadata"].get("labels") or {}
-    return found
-
-
-def selects(selector: Object | None, labels: Labels) -> bool:
-    """Whether a label selector selects an object with these labels: without a selector none, with an empty one all."""
-    if selector is None:
-        return False
-    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        return False
-    return all(_holds(e, labels.get(e["key"])) for e in selector.get("matchExpressions") or ())
-
-
-def matches_terms(terms: Iterable[Object], node: Object) -> bool:
-    """Whether one of the node selector terms matches the node; an empty term matches none."""
-    name = node["metadata"]["name"]
-    return any(
-        (term.get("matchExpressions") or term.get("matchFields"))
-        and all(_holds(e, labels_of(node).get(e["key"])) for e in term.get("matchExpressions") or ())
-        and all(_holds(f, name) for f in term.get("matchFields") or ())
-        for term in terms
-    )
-
-
-def _holds(expression: Object, value: str | None) -> bool:
-    values = expression.get("values") or []
-    match expression["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    if value is None or not value.isdigit():
-        return False
-    return int(value) > int(values[0]) if expression["operator"] == "Gt" else int(value) < int(values[0])
-
-
 def _is_empty(selector: Object | None, own: Labels) -> bool:
     """A constraint whose selector is empty counts no pods (kubernetes/kubernetes, ``countPodsMatchSelector``)."""
     return not own and not any((selector or {}).get(part) for part in ("matchLabels", "matchExpressions"))
@@ -270,6 +229,11 @@ def _tolerated(pod: Object, taint: Object) -> bool:
             continue
         if toleration.get("operator", "Equal") == "Exists":
             if toleration.get("key", "") in ("", taint["key"]):
+                return True
+        elif toleration.get("operator") in ("Gt", "Lt"):
+            number, sign = taint.get("value", ""), 1 if toleration["operator"] == "Gt" else -1
+            is_number = number.isdigit() and str(int(number)) == number
+            if toleration["key"] == taint["key"] and is_number and sign * (int(number) - int(toleration["value"])) > 0:
                 return True
         elif (toleration.get("key", ""), toleration.get("value", "")) == (taint["key"], taint.get("value", "")):
             return True

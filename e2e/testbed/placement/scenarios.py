@@ -6,49 +6,19 @@ Values come from short lists, so that what pods ask for often meets what nodes a
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 from e2e.testbed.placement import profiles
-from e2e.testbed.placement.changes import Change, random_change
+from e2e.testbed.placement.changes import random_change
 from e2e.testbed.placement.random_objects import Object, RandomPod, host_ports, random_node, resize_status
 from e2e.testbed.placement.random_storage import RandomStorage
 from e2e.testbed.placement.random_workloads import make_owned, random_service, random_workload
+from e2e.testbed.placement.rare_parts import add_rare_parts
+from e2e.testbed.placement.scenario import Scenario
 
 _SHARES = {"claims": 0.25, "services": 0.15, "workloads": 0.2, "nominated": 0.15, "changes": 0.4, "profiles": 0.3}
 """Parts of the scenarios in which these are."""
-
-
-@dataclass
-class Scenario:
-    """One cluster, and pods that are to be placed on it one after another.
-
-    Attributes:
-        name: prefix of all its objects.
-        nodes: its Nodes.
-        storage: PersistentVolumes, claims, CSINodes, CSIStorageCapacities and VolumeAttachments.
-        running: pods that are bound when the scenario begins.
-        statuses: of running pods whose status is not that of a new pod, by name.
-        deleted: names of running pods that are being deleted.
-        nominated: pods on no node that wait with a scheduling gate, and their status.
-        budgets: PodDisruptionBudgets, with their status.
-        services: Services, by whose selectors pods without spread constraints are spread.
-        workloads: ReplicationControllers, ReplicaSets and StatefulSets, by which pods are spread, too.
-        pods: those to place, in order.
-        changes: what changes before a pod is placed, by the pod's name.
-    """
-
-    name: str
-    nodes: list[Object] = field(default_factory=list)
-    storage: list[Object] = field(default_factory=list)
-    running: list[Object] = field(default_factory=list)
-    statuses: dict[str, Object] = field(default_factory=dict)
-    deleted: set[str] = field(default_factory=set)
-    nominated: list[Object] = field(default_factory=list)
-    budgets: list[Object] = field(default_factory=list)
-    services: list[Object] = field(default_factory=list)
-    workloads: list[Object] = field(default_factory=list)
-    pods: list[Object] = field(default_factory=list)
-    changes: dict[str, list[Change]] = field(default_factory=dict)
+_RARE_SHARE = 0.6
+"""Part of the scenarios with parts that few objects have."""
 
 
 def scenario(number: int) -> Scenario:
@@ -85,6 +55,9 @@ class _RandomScenario:
             made.pods.append(self._pod_with_claims(self._storage))
         if self._storage is not None:
             made.storage = self._storage.objects
+        rare = random.Random(f"placement-{number}-rare")
+        if rare.random() < _RARE_SHARE:
+            add_rare_parts(rare, made)
 
     def _has(self, part: str) -> bool:
         return self._rng.random() < _SHARES[part]
