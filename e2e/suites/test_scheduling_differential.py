@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,7 @@ SEARCHES = os.environ.get("GANG_SEARCH") == "1"
 """Whether to try all placements of the gangs that neither scheduler places."""
 ENOUGH = 100
 """With so many scenarios, each score makes a difference in some."""
+_NAMING_PLUGINS = re.compile(r"\[[A-Za-z ]*\bNodeAffinity\b[A-Za-z ]*\]")
 ATTEMPTS = 4
 """kube-scheduler sees nodes, pods and volumes through watches of their own: it may be asked before it has seen all."""
 
@@ -122,6 +124,7 @@ def compare(world: World, cluster: ClusterState, pod: Object, kube: Answer) -> l
     """What is wrong with Concerto's answer in the cluster's state, beside kube-scheduler's and the rules."""
     (own, feasible), broken = ours.ask(cluster, pod), world.broken(pod)
     allowed = {node for node, rules in broken.items() if not rules}
+    spreads = "topologySpreadConstraints" in pod["spec"]
     found = []
     if (bool(own.node), own.waits) != (bool(kube.node), kube.waits):
         found.append(f"ours: {own}\n  kube-scheduler: {kube}")
@@ -143,6 +146,8 @@ def compare(world: World, cluster: ClusterState, pod: Object, kube: Answer) -> l
         and not (plugin == "NodeResourcesFit" and "resources" in pod["spec"])
         # kube-scheduler counts the nodes that have an image as of the last change of the node that it scores
         and not (plugin == "ImageLocality" and world.images_moved)
+        # kube-scheduler takes nodes without a zone and those with an empty one as one zone where it spreads by default
+        and not (plugin == "PodTopologySpread" and world.has_empty_zone and not spreads)
         # kube-scheduler takes any of several CSIStorageCapacities: asked again, it may say otherwise
         and not (plugin == "VolumeBinding" and world.differ_by_capacity(pod, own.scores.get(plugin, {}), scores))
     ]
@@ -151,10 +156,11 @@ def compare(world: World, cluster: ClusterState, pod: Object, kube: Answer) -> l
 def is_same_message(own: str, kube: str) -> bool:
     """Whether they say the same, but for what kube-scheduler writes where a pod's own objects refuse it everywhere.
 
-    There its plugin DynamicResources fails, as it has no state, and "not found" stands in the place of preemption.
+    There its plugin DynamicResources fails, as it has no state, and "not found" stands in the place of preemption. Of a
+    pod that is nominated for a node, it also names the plugins that refused that one.
     """
     reasons, _, _ = own.partition(" preemption: ")
-    return kube in (own, f"{reasons} not found")
+    return _NAMING_PLUGINS.sub("[NodeAffinity]", kube) in (own, f"{reasons} not found")
 
 
 def _excerpt(pod: Object) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from e2e.testbed.placement.amounts import allocatable, requests_of
 from e2e.testbed.placement.claims import Storage
 from e2e.testbed.placement.profiles import ADDED_TERMS
+from e2e.testbed.placement.random_objects import ZONE
 from e2e.testbed.placement.selection import labels_of, matches_terms, selects
 
 Object = Mapping[str, Any]
@@ -49,6 +50,11 @@ class World:
     services: list[Object] = field(default_factory=list)
     workloads: list[Object] = field(default_factory=list)
     images_moved: bool = False
+
+    @property
+    def has_empty_zone(self) -> bool:
+        """Whether a node's zone has no name."""
+        return any(labels_of(node).get(ZONE) == "" for node in self.nodes.values())
 
     def pod(self, name: str) -> Object | None:
         """The pod of that name that is on a node; None without one."""
