@@ -22,6 +22,7 @@ from concerto.api.nodecapacity import AgentInfo, MetricsEndpoint, PodEvents
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.subspace import Subspace
 from concerto.kube import Reflector, Session
+from concerto.kube.reflector import Decoding
 from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, PODS, SUBSPACE_SNAPSHOTS
 from concerto_agent.cgroups import Hierarchies
@@ -33,6 +34,7 @@ from concerto_agent.metrics import Gauges
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.node_follower import NodeFollower
 from concerto_agent.pod_census import Containers, limits_of, trim_pod
+from concerto_agent.pod_decoding import decode_pods
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_reader import PodReader, PodReading
 from concerto_agent.pod_watcher import PodWatcher
@@ -175,6 +177,7 @@ class Agent:
             PODS,
             field_selector=f"spec.nodeName={node_name}",
             trim=trim_pod,
+            decoding=Decoding(decode_pods, decode_pods),
             settings=ONE_OF_MANY,
             on_change=self._pod_changed,
         )

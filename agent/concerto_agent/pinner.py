@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from concerto.api.object_bounds import bound_metadata
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, NotFound, Reflector, Session
@@ -97,6 +98,7 @@ class Pinner:
             session,
             POD_CPU_BINDINGS,
             field_selector=f"status.nodeName={node_name}",
+            trim=bound_metadata,
             on_change=self._binding_changed,
             settings=ONE_OF_MANY,
         )

@@ -236,4 +236,4 @@ async def test_who_leaves_a_list_early_leaves_no_request_behind() -> None:
             await server.asked(2)
             break
         await pages.aclose()
-        assert "Session._send" not in [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
+        assert "read_pages.<locals>.read" not in [task.get_coro().__qualname__ for task in asyncio.all_tasks()]

@@ -25,6 +25,10 @@ class OutcomeUnknown(KubeError):
     """The request may or may not have been carried out: read the object back before deciding anything."""
 
 
+class TooLarge(KubeError):
+    """The answer is larger than the caller takes."""
+
+
 class ApiError(KubeError):
     """The API server refused.
 

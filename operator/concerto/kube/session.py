@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +15,7 @@ import orjson
 from concerto.api.doubling import doubling_waits
 from concerto.kube.config import ClusterConfig
 from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
+from concerto.kube.listing import read_pages
 from concerto.kube.request_bodies import (
     APPLY_PATCH,
     MERGE_PATCH,
@@ -49,6 +50,7 @@ class SessionSettings:
         first_backoff_seconds: shortest wait before the second attempt; doubles each time.
         max_backoff_seconds: no wait of our own is longer; ``Retry-After`` may ask for more.
         page_size: objects asked for at a time when listing.
+        max_page_bytes: of a page; where objects are so large that it would be larger, fewer are asked for at a time.
         max_requests: in flight at a time, watches not counted; others wait, and are not sent if their time runs out.
             It is more than all controllers of a process have in flight by limits of their own: requests of one that
             hang, as a webhook keeps them, must leave some to all others. Where as many hang as can, that is 217 for
@@ -62,6 +64,7 @@ class SessionSettings:
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 10.0
     page_size: int = 500
+    max_page_bytes: int = 32 * 2**20
     max_requests: int = 800
 
 
@@ -130,7 +133,7 @@ class Session:
         """What a server answers that the API server only passes on, such as a metrics API; asked once.
 
         Raises:
-            KubeError: the answer is larger than ``max_bytes``.
+            TooLarge: the answer is larger than ``max_bytes``.
             ApiError, Unreachable: as of `request`.
         """
         return await self._send(Outgoing("GET", path, params), timeout_seconds, 1, max_bytes)
@@ -144,7 +147,7 @@ class Session:
             whole = page
         return {**whole, "items": items}
 
-    async def pages(
+    def pages(
         self,
         path: str,
         *,
@@ -172,24 +175,12 @@ class Session:
             Gone: the list changed so much while it was being read that its pages are no longer kept; what has been
                 yielded is to be thrown away.
         """
-        params = selectors(label_selector, field_selector)
-        params["limit"] = str(page_size or self.settings.page_size)
-        first = Outgoing("GET", path, params)
-        coming = asyncio.ensure_future(self._send(first, None, first_attempts, decode=decode))
-        try:
-            while True:
-                page = await coming
-                token = (page.get("metadata") or {}).get("continue")
-                if token:
-                    # The API server makes the next page while this one is taken in
-                    more = Outgoing("GET", path, {**params, "continue": token})
-                    coming = asyncio.ensure_future(self._send(more, None, None, decode=decode))
-                yield page
-                if not token:
-                    return
-        finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+
+        def send(asked: Outgoing, attempts: int | None, max_bytes: int | None) -> Awaitable[Object]:
+            return self._send(asked, None, attempts, max_bytes, decode)
+
+        selected, limit = selectors(label_selector, field_selector), page_size or self.settings.page_size
+        return read_pages(send, path, selected, limit, self.settings.max_page_bytes, first_attempts)
 
     async def create(
         self, path: str, body: Object, *, params: Mapping[str, str] | None = None, timeout_seconds: float | None = None

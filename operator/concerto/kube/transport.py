@@ -17,7 +17,7 @@ from yarl import URL
 from concerto.kube.config import ClusterConfig
 from concerto.kube.connection_problems import connection_problem
 from concerto.kube.credentials import Credentials
-from concerto.kube.errors import KubeError
+from concerto.kube.errors import TooLarge
 from concerto.kube.own_version import own_version
 from concerto.kube.tls import TlsContexts
 
@@ -123,7 +123,7 @@ class Transport:
             NotSent: the API server cannot have carried it out.
             ConnectionLost: it may have.
             ConfigError: there are no credentials.
-            KubeError: the answer is larger than ``max_bytes``.
+            TooLarge: the answer is larger than ``max_bytes``.
         """
         url = URL(f"{self._config.server}{_target(request.path, request.params)}", encoded=True)
         content_type = request.content_type if request.data is not None else None
@@ -295,7 +295,7 @@ async def _payload(response: aiohttp.ClientResponse, max_bytes: int | None, what
     async for piece in response.content.iter_any():
         size += len(piece)
         if size > max_bytes:
-            raise KubeError(f"{what}: the answer is larger than {max_bytes} bytes")
+            raise TooLarge(f"{what}: the answer is larger than {max_bytes} bytes")
         pieces.append(piece)
     return b"".join(pieces)
 

@@ -1,0 +1,170 @@
+"""Pods as large as the API server takes them: an agent of 128 MiB follows them, and reads the same of them."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from concerto_agent.agent import Agent, AgentSettings
+from concerto_agent.node_files import NodeFiles
+from concerto_agent.pod_census import trim_pod
+from concerto_agent.pod_decoding import decode_pods
+from support.daemon_sets import daemon_affinity, owner
+from support.faulty_server import QUICK, faulty
+from support.node_trees import Machine
+
+Object = dict[str, Any]
+
+TIME = "2026-03-01T12:00:00Z"
+ENVIRONMENT = [{"name": "a"}] * 75_000
+"""1 MiB of JSON."""
+
+
+def pod(name: str = "p", metadata: Object | None = None, spec: Object | None = None, **status: Any) -> Object:
+    container = {"name": "main", "image": "i:1", "env": ENVIRONMENT, "resources": {"limits": {"cpu": "2"}}}
+    return {
+        "metadata": {
+            "namespace": "n", "name": name, "uid": f"uid-{name}", "resourceVersion": "7", "labels": {"a": "b"},
+            "managedFields": [{"manager": "m", "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}}}],
+        } | (metadata or {}),
+        "spec": {"nodeName": "n1", "restartPolicy": "Always", "containers": [container], "volumes": [{"name": "v"}]}
+        | (spec or {}),
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]} | status,
+    }  # fmt: skip
+
+
+def reported(name: str = "main", **state: Any) -> Object:
+    return {"name": name, "image": "i:1", "containerID": f"containerd://{name}", "state": state, "lastState": {}}
+
+
+RUNS, ENDED = {"startedAt": TIME}, {"exitCode": 0, "startedAt": TIME, "finishedAt": TIME}
+JOB = owner("Job") | {"name": "j-29000000"}
+MAIN = {"name": "main", "image": "i:1", "env": ENVIRONMENT}
+PODS = {
+    "one that waits": pod(),
+    "one that runs": pod(phase="Running", startTime=TIME, containerStatuses=[reported(running=RUNS)]),
+    "one of a Deployment": pod(
+        metadata={
+            "ownerReferences": [owner("Job") | {"controller": False}, owner("ReplicaSet") | {"name": "web-5d"}],
+            "labels": {"pod-template-hash": "5d", "app": "web"},
+            "generateName": "web-5d-",
+        }
+    ),
+    "one of a DaemonSet": pod(
+        metadata={"ownerReferences": [owner("DaemonSet")]}, spec={"affinity": daemon_affinity("n1")}
+    ),
+    "one with terms that name no node": pod(
+        metadata={"ownerReferences": [owner("DaemonSet")]},
+        spec={
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{}, {"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+                    }
+                }
+            }
+        },
+    ),
+    "a mirror": pod(
+        metadata={
+            "annotations": {"kubernetes.io/config.mirror": "c4", "kubernetes.io/config.hash": "c4", "other": "x"},
+            "ownerReferences": [owner("Node")],
+        }
+    ),
+    "one of a Job that has ended": pod(
+        metadata={"ownerReferences": [JOB]},
+        spec={"restartPolicy": "OnFailure"},
+        phase="Running",
+        containerStatuses=[reported(terminated=ENDED)],
+    ),
+    "one that is deleted": pod(metadata={"deletionTimestamp": TIME, "deletionGracePeriodSeconds": 30}),
+    "one with rules, a sidecar and overhead": pod(
+        spec={
+            "restartPolicy": "Never",
+            "containers": [MAIN | {"restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In"}}]}],
+            "initContainers": [{"name": "side", "image": "s", "restartPolicy": "Always"}],
+            "overhead": {"cpu": "250m"},
+            "resources": {"limits": {"cpu": "3", "memory": "1Gi"}},
+        },
+        containerStatuses=[reported(waiting={"reason": "CrashLoopBackOff"}) | {"lastState": {"terminated": ENDED}}],
+        initContainerStatuses=[reported("side", running=RUNS)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whole", PODS.values(), ids=PODS)
+def test_of_a_large_pod_the_same_is_read_as_if_it_were_decoded_whole(whole: Object) -> None:
+    expected = trim_pod(whole)
+    page = decode_pods(orjson.dumps({"metadata": {"resourceVersion": "9", "continue": "c"}, "items": [whole]}))
+    assert page["metadata"] == {"resourceVersion": "9", "continue": "c"}
+    event = decode_pods(orjson.dumps({"type": "MODIFIED", "object": whole}))
+    assert event["type"] == "MODIFIED"
+    for read in (*page["items"], event["object"]):
+        read["metadata"].pop("managedFields")
+        assert trim_pod(read) == expected
+
+
+def test_of_a_large_annotation_nothing_is_held() -> None:
+    for_static = {"kubernetes.io/config.mirror": "m" * 100_000, "kubernetes.io/config.hash": "h" * 100_000}
+    for each in (for_static, {"kubernetes.io/config.hash": "uid-of-another-pod"}):
+        assert trim_pod(pod(metadata={"annotations": each}))["metadata"]["annotations"] == {}
+
+
+async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(tmp_path) -> None:
+    texts = [orjson.dumps(pod(f"p{n}")) for n in range(3)]
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[' + b",".join(texts) + b"]}"
+    machine = Machine(tmp_path, "v2")
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    async with faulty([answer]) as server:
+        files = NodeFiles(sys=machine.sys, proc=machine.proc)
+        agent = Agent(server.session, "n1", files, "1", AgentSettings())
+        tracemalloc.start()
+        try:
+            await agent._reflect_pods._list()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            agent.measurement.close()
+    assert [*agent._reflect_pods.store.values()] == [trim_pod(orjson.loads(text)) for text in texts]
+    assert peak < 8 * len(body), "decoded whole, they take 14 times as much as their text"
+
+
+def of_items(items: list[bytes], limits: list[int]) -> Callable[[web.Request], Any]:
+    """Answers as an API server pages a list, and notes how many objects were asked for."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        limit, start = int(request.query["limit"]), int(request.query.get("continue", "0"))
+        limits.append(limit)
+        more = str(start + limit) if start + limit < len(items) else ""
+        head = orjson.dumps({"resourceVersion": "9", "continue": more})
+        return web.Response(body=b'{"metadata":%s,"items":[%s]}' % (head, b",".join(items[start : start + limit])))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([10_000] * 9, [500]),
+        ([10_000] * 30, [500, 62, 7, 7, 7, 7, 7]),
+        ([60_000] * 3, [500, 62, 7, 1, 1, 1]),
+        ([500_000], [500, 62, 7, 1]),
+    ],
+    ids=["one page is small enough", "fewer at a time", "one at a time", "one that is too large by itself"],
+)
+async def test_fewer_objects_are_asked_for_at_a_time_where_a_page_would_be_too_large(sizes, expected) -> None:
+    items = [orjson.dumps({"metadata": {"name": f"o{n}", "text": "x" * size}}) for n, size in enumerate(sizes)]
+    limits: list[int] = []
+    async with faulty([of_items(items, limits)], replace(QUICK, max_page_bytes=100_000)) as server:
+        listed = await server.session.list("/api/v1/pods")
+    assert [each["metadata"]["name"] for each in listed["items"]] == [f"o{n}" for n in range(len(sizes))]
+    assert limits == expected
