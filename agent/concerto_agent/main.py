@@ -15,13 +15,12 @@ import signal
 import sys
 import time
 from asyncio import sslproto
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concerto.api.arguments import add_log_level, listening, memory, number, pair
-from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
+from concerto.kube import ClusterConfig, ConfigError, KubeError, Session, SessionSettings
 from concerto.kube.own_version import own_version
 from concerto.kube.resources import NODES, PODS
 from concerto.linux.open_files import raise_open_files_limit
@@ -30,6 +29,7 @@ from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import Object, limits_of, trim_pod
+from concerto_agent.pod_decoding import decode_pods
 from concerto_agent.quotas import PodLimits
 from concerto_agent.topology_publisher import TopologySettings
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("concerto_agent")
 
 _TLS_BUFFER_BYTES = 32768  # two records
+_SESSION = SessionSettings(max_page_bytes=4 * 2**20)
+"""An agent may have 128 MiB. It holds two pages of a list at a time, and most nodes' pods fit into one of that size."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -254,12 +256,15 @@ async def _pods_and_node(
     config: ClusterConfig, node_name: str, within_seconds: float
 ) -> tuple[dict[str, PodLimits], Object]:
     """CPU limits of the node's pods, and the Node; that is empty if it can't be read."""
-    async with asyncio.timeout(within_seconds), await Session.open(config) as session:
-        listed = await session.list(PODS.path(), field_selector=f"spec.nodeName={node_name}")
+    pods: list[Object] = []
+    async with asyncio.timeout(within_seconds), await Session.open(config, _SESSION) as session:
+        of_node = f"spec.nodeName={node_name}"
+        async for page in session.pages(PODS.path(), field_selector=of_node, decode=decode_pods):
+            pods.extend(map(trim_pod, page.get("items") or ()))
         node: Object = {}
         with contextlib.suppress(KubeError):
             node = await session.get(NODES.path(name=node_name))
-    return limits_of(map(trim_pod, listed["items"])), node
+    return limits_of(pods), node
 
 
 async def kubelet_sets_quotas(
@@ -297,16 +302,14 @@ async def _run(
     configz: KubeletConfigz | None,
 ) -> int:
     _keep_tls_buffers_small()
-    async with await Session.open(config) as session:
+    async with await Session.open(config, _SESSION) as session:
         agent = Agent(session, node_name, where, own_version() or "unknown", settings, configz=configz)
-        ends: list[Callable[[], Awaitable[None]]] = []
         try:
             servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.text, session)
+            if binds.pod_metrics:
+                servers += await _serve_pod_metrics(agent, session, node_name, binds.pod_metrics)
         except OSError as error:
             raise ConfigError(error.strerror or str(error)) from error
-        ends += [each.cleanup for each in servers]
-        if binds.pod_metrics and (server := await _serve_pod_metrics(agent, session, node_name, binds.pod_metrics)):
-            ends.append(server.cleanup)
         work = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -318,13 +321,17 @@ async def _run(
             log.info("stopping")
             await agent.release_on_uninstall()
         finally:
-            for end in ends:
-                await end()
+            for server in servers:
+                await server.cleanup()
     return 0
 
 
-async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bind: str) -> HttpServer | None:
-    """Serve them if it can be done: without them the autoscaler asks metrics.k8s.io, and measuring goes on."""
+async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bind: str) -> list[HttpServer]:
+    """Serve them where the node can: without them the autoscaler asks metrics.k8s.io, and measuring goes on.
+
+    Raises:
+        OSError: the address can't be bound.
+    """
     from concerto.kube.access_review import AccessReviewer
     from concerto.serving import certificate
     from concerto_agent import pod_metrics_server
@@ -332,13 +339,13 @@ async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bin
     readings = agent.pod_metrics()
     if readings is None:
         log.error("no cgroups to read pods from: their metrics are not served")
-        return None
+        return []
     try:
         identity = certificate.make_certificate()
-        callers = AccessReviewer(session, pod_metrics_server.read_pod_metrics(node_name))
-        server, endpoint = await pod_metrics_server.serve(bind, readings, callers, identity)
-    except (certificate.CertificateError, OSError) as error:
-        log.error("metrics of pods are not served: %s", getattr(error, "strerror", None) or error)
-        return None
+    except certificate.CertificateError as error:
+        log.error("metrics of pods are not served: %s", error)
+        return []
+    callers = AccessReviewer(session, pod_metrics_server.read_pod_metrics(node_name))
+    server, endpoint = await pod_metrics_server.serve(bind, readings, callers, identity)
     agent.serves_pod_metrics(endpoint)
-    return server
+    return [server]

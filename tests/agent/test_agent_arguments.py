@@ -9,6 +9,7 @@ from argparse import ArgumentParser
 import pytest
 
 from concerto_agent.main import add_arguments, run
+from support.node_trees import Machine
 
 
 def memory_of(text: str) -> int:
@@ -52,7 +53,9 @@ def test_addresses_of_both_families_are_taken_also_as_a_pod_is_given_its_own(opt
     assert binds(option, text) == text
 
 
-def test_an_address_of_another_machine_ends_the_agent_with_a_sentence(tmp_path, capsys):
+@BINDS
+def test_an_address_of_another_machine_ends_the_agent_with_a_sentence(option, tmp_path, capsys):
+    machine = Machine(tmp_path, "v2")
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {token: t}}],"
@@ -60,8 +63,8 @@ def test_an_address_of_another_machine_ends_the_agent_with_a_sentence(tmp_path, 
     )
     parser = ArgumentParser()
     add_arguments(parser)
-    args = ["--node-name=n", f"--kubeconfig={kubeconfig}", "--metrics-bind=192.0.2.1:9101", f"--sys={tmp_path}"]
-    assert run(parser.parse_args(args)) == 2
+    args = ["--node-name=n", f"--kubeconfig={kubeconfig}", f"{option}=192.0.2.1:9101"]
+    assert run(parser.parse_args([*args, f"--sys={machine.sys}", f"--proc={machine.proc}"])) == 2
     assert "concerto agent: cannot listen on 192.0.2.1:9101: " in capsys.readouterr().err
 
 
