@@ -13,9 +13,10 @@ first. *Which* pods count, the API server decides:
 - A UID that the API does not show does not count yet. Either the watch shows the pod in a moment (kubelet has just seen
   it from the same server), or it is the rest of a pod that nobody knows any more, which kubelet will clear away. To the
   operator an uncounted pod is still in flight, which is the safe side; its load is part of the pods' usage even so.
-- A pod with a container that is always started again (``restartPolicy: Always``, its own or the pod's), and that is not
-  being deleted, goes on counting without it: it is about to come back. A pod that the API server no longer shows counts
-  until its containers are gone.
+- A pod with a container that may be started again (its ``restartPolicy``, or the pod's, is Always or OnFailure, or it
+  has ``restartPolicyRules``), and that is not being deleted, goes on counting without it, until the pod's status shows
+  that all containers have ended for good: only there stands whether one has failed. A pod that the API server no longer
+  shows counts until its containers are gone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from concerto.api.pod_end import TERMINAL, containers_have_ended, restarts_always
+from concerto.api.pod_end import TERMINAL, containers_have_ended, may_start_again
 from concerto.api.pod_kind import kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node
 from concerto.api.pod_start import CONTAINER_STATUSES
@@ -34,6 +35,8 @@ from concerto_agent.quotas import PodLimits, spec_limits
 
 CONFIG_HASH = "kubernetes.io/config.hash"
 _STATIC_UID = re.compile(r"^[0-9a-f]{32}$")
+_MAX_UID = 64
+"""Characters of a UID: anybody may write 256 KiB into an annotation."""
 
 Object = dict[str, Any]
 
@@ -42,19 +45,20 @@ def trim_pod(pod: Object) -> Object:
     """The part of a raw Pod that is read here."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
+    config_hash = annotations.get(CONFIG_HASH, "") if MIRROR in annotations else ""
     return {
         "metadata": {
             "name": metadata["name"],
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"],
-            "annotations": {key: annotations[key] for key in (MIRROR, CONFIG_HASH) if key in annotations},
+            "annotations": {CONFIG_HASH: config_hash} if 0 < len(config_hash) <= _MAX_UID else {},
         },
         "counts": not belongs_to_node(pod),
         "limits": spec_limits(spec),
         "kind": kind_of_pod({"metadata": metadata, "spec": spec}),
         "containers": len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()),
-        "restarts": restarts_always(spec) and "deletionTimestamp" not in metadata,
+        "restarts": may_start_again(spec) and "deletionTimestamp" not in metadata,
         "status": {
             "acceptedAt": status.get("startTime"),
             "startedAt": _first_start(status),

@@ -36,11 +36,16 @@ def pod(
     phase: str = "Running",
     restart: str = "Always",
     own_restart: str = "",
+    rules: bool = False,
+    exit_code: int | None = None,
     containers: int = 1,
     inits: int = 0,
     deleting: bool = False,
 ) -> dict:
-    own = {"restartPolicy": own_restart} if own_restart else {}
+    own: dict = {"restartPolicy": own_restart} if own_restart else {}
+    own |= {"restartPolicyRules": [{"action": "Restart"}]} if rules else {}
+    running = {"running": {"startedAt": started}}
+    state = running if exit_code is None else {"terminated": {"exitCode": exit_code, "startedAt": started}}
     annotations = {"kubernetes.io/config.mirror": mirror_of, "kubernetes.io/config.hash": mirror_of}
     raw = {
         "metadata": {
@@ -55,15 +60,14 @@ def pod(
         },
         "spec": {
             **({"affinity": daemon_affinity("n1")} if owner == "DaemonSet" else {}),
+            "nodeName": "n1",
             "restartPolicy": restart,
             "containers": [{"name": f"c{i}"} | own for i in range(containers)],
             "initContainers": [{"name": f"i{i}"} for i in range(inits)],
         },
         "status": {
             "phase": phase,
-            "containerStatuses": [
-                {"name": "c0", "containerID": f"containerd://{RUNS}", "state": {"running": {"startedAt": started}}}
-            ],
+            "containerStatuses": [{"name": "c0", "containerID": f"containerd://{RUNS}", "state": state}],
         }
         if started
         else {"phase": "Pending"},
@@ -148,6 +152,17 @@ ENDS = {
     "a pod that is started again: its container comes back": ({}, Containers(1, frozenset({SANDBOX})), False),
     "a container that alone is started again: it comes back": (JOB | {"own_restart": "Always"}, Containers(1), False),
     "a container that alone is not started again: over": ({"own_restart": "Never"}, Containers(1), True),
+    "a pod that is started again on failure: nobody knows how its container has ended": (
+        JOB | {"restart": "OnFailure"},
+        Containers(1),
+        False,
+    ),
+    "a container that its rules may start again": (JOB | {"rules": True}, Containers(1), False),
+    "a pod that would be started again on failure, and is being deleted: over": (
+        JOB | {"restart": "OnFailure", "deleting": True},
+        Containers(1),
+        True,
+    ),
     "a pod that is being deleted: over": ({"deleting": True}, Containers(1, frozenset({SANDBOX})), True),
     "its init container has ended, its container comes": (JOB | {"inits": 1}, Containers(1), False),
     "its init container has ended, and so has its container": (JOB | {"inits": 1}, Containers(2), True),
@@ -172,11 +187,25 @@ def test_a_pod_stops_counting_with_its_last_container_and_not_with_its_cgroup(ce
 
 
 def test_a_container_that_starts_again_counts_again(census, listener):
-    census.on_pod_change(None, pod(restart="OnFailure"), 9.0, WALL)
+    census.on_pod_change(None, pod(restart="Never"), 9.0, WALL)
     starts(census, A, 10.0)
     census.containers_gone(A, Containers(1), 15.0)
     census.working(A, 25.0)
     assert census.counted == {A: 10.0}
+
+
+def test_a_pod_that_is_started_again_on_failure_counts_until_its_status_shows_that_it_has_succeeded(census, listener):
+    job = {"restart": "OnFailure", "owner": "Job"}
+    census.on_pod_change(None, pod(**job), 9.0, WALL)
+    starts(census, A, 10.0)
+    for at, exit_code in ((15.0, 1), (35.0, 0)):
+        census.containers_gone(A, Containers(1, frozenset({SANDBOX})), at)
+        assert census.counted == {A: 10.0}
+        census.on_pod_change(pod(**job), pod(**job, started=STARTED, exit_code=exit_code), at + 1.0, WALL)
+        assert census.counted == ({A: 10.0} if exit_code else {})
+        if exit_code:
+            census.working(A, at + 10.0)
+    assert listener.said == [("started", 10.0), ("ended", A, 10.0, 36.0)]
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

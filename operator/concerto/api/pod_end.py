@@ -38,14 +38,17 @@ def containers_have_ended(metadata: Raw, spec: Raw, status: Raw) -> bool:
         return False
     if "deletionTimestamp" in metadata:
         return True
-    if any(each.get("restartPolicyRules") for each in (*spec["containers"], *(spec.get("initContainers") or ()))):
+    if _has_rules(spec):
         return False
     return not any(_starts_again(_policy(each, spec), ends[each["name"]]) for each in spec["containers"])
 
 
-def restarts_always(spec: Raw) -> bool:
-    """Whether a container of the pod is started again however it ends, unless the pod is being deleted."""
-    return any(_policy(each, spec) == "Always" for each in spec.get("containers") or ())
+def may_start_again(spec: Raw) -> bool:
+    """Whether a container that has ended may be started again, unless the pod is being deleted.
+
+    How it has ended may decide that: its status shows it.
+    """
+    return _has_rules(spec) or any(_policy(each, spec) != "Never" for each in spec.get("containers") or ())
 
 
 def may_have_ended(status: Raw) -> bool:
@@ -88,6 +91,11 @@ def _that_must_end(spec: Raw) -> Iterator[Raw]:
     """All containers but init containers that others wait for: these have ended before."""
     yield from spec.get("containers") or ()
     yield from (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
+
+
+def _has_rules(spec: Raw) -> bool:
+    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    return any(each.get("restartPolicyRules") for each in containers)
 
 
 def _policy(container: Raw, spec: Raw) -> str:
