@@ -70,6 +70,12 @@ BROKEN = {
 }
 
 
+def test_an_entry_without_a_key_says_nothing_of_kinds_that_nobody_knows():
+    cluster = ClusterKinds()
+    cluster.set_entries("liar", [("", (1e6, 0.0, 0.0, 1e6, 1e6)), ("x/Job/y@z", (1.0, 2.0, 0.0, 4.0, 4.0))], CORES)
+    assert [*cluster.table()] == ["x/Job/y@z"]
+
+
 @pytest.mark.parametrize("entries", BROKEN.values(), ids=BROKEN)
 def test_a_broken_entry_changes_nothing(entries):
     cluster = ClusterKinds()

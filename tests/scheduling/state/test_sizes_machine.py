@@ -214,6 +214,10 @@ class SnapshotMachine(RuleBasedStateMachine):
     def what_is_known_of_pods_is_of_those_that_are_there(self):
         sizes = self.cluster.large_pods.sizes
         assert sizes._placed.keys() == self.placed.keys()
+        nodes = {
+            kind: {on for other, on in sizes._placed.values() if other == kind} for kind, _ in sizes._placed.values()
+        }
+        assert {kind: {*sizes._nodes.of(kind)} for kind in sizes._nodes._nodes} == nodes
         assert sizes._max_millicores.keys() <= self.placed.keys()
         assert sizes._reported.keys() <= self.reported.keys()
         assert all(kind.large >= 0.0 and kind.ordinary >= 0.0 for kind in sizes._kinds.values())

@@ -106,9 +106,11 @@ def to_entries(table: Table) -> tuple[KindEntry, ...]:
 
 
 def from_entries(entries: Iterable[KindEntry]) -> dict[str, KindSums]:
-    """The reverse; an entry that cannot be read costs only itself."""
+    """The reverse; an entry that cannot be read, or has no key, costs only itself."""
     table = {}
     for key, numbers in entries:
+        if not key:  # it would stand for the groups that a kind is not in (``cost.without_groups``)
+            continue
         try:
             table[key] = KindSums.from_list(numbers)
         except (TypeError, ValueError):

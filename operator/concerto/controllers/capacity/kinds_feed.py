@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
 """Shortest time between two updates by what agents have published: each blocks the event loop for milliseconds."""
-_NODES_A_LOOK = 50
-"""Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next."""
+_NODES_A_LOOK = 10
+"""Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next. Each
+may have hundreds of kinds that no other knows."""
 _PARTS_A_LOOK = 3
 """Further parts of the costs that are brought up to date at one look."""
 _UNKNOWN_CORES = 1024.0

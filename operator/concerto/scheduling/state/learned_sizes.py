@@ -10,10 +10,11 @@ A kind of which most pods were never named has units like all others: long ones 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from concerto.api.counters import add_count
 from concerto.api.pod import PodView
 
 _ORDINALS = frozenset(
@@ -64,6 +65,35 @@ class _Kind:
             self.ordinary += 1.0
 
 
+class _NodesByKind:
+    """Nodes with pods of a kind. A hundred thousand kinds may have one pod each, for which a counter would be much."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, str | Counter[str]] = {}
+
+    def add(self, kind: int, node: str) -> None:
+        """A pod of the kind is on the node."""
+        known = self._nodes.get(kind)
+        if isinstance(known, Counter):
+            known[node] += 1
+        else:
+            self._nodes[kind] = node if known is None else Counter((known, node))
+
+    def remove(self, kind: int, node: str) -> None:
+        """A pod of the kind that was on the node is not there any more."""
+        known = self._nodes[kind]
+        if isinstance(known, Counter):
+            add_count(known, node, -1)
+            if known:
+                return
+        del self._nodes[kind]
+
+    def of(self, kind: int) -> Collection[str]:
+        """The nodes with pods of the kind."""
+        known = self._nodes.get(kind, ())
+        return (known,) if isinstance(known, str) else known
+
+
 class LearnedSizes:
     """Kinds of pods, and what was seen of those that are placed.
 
@@ -78,6 +108,7 @@ class LearnedSizes:
         self._kinds: OrderedDict[int, _Kind] = OrderedDict()  # of which a pod was named
         self._ended: OrderedDict[int, int] = OrderedDict()  # pods of the others that have ended
         self._placed: dict[str, tuple[int, str]] = {}  # kind and node
+        self._nodes = _NodesByKind()
         self._reported: dict[str, dict[str, float]] = {}  # by node, its large pods' millicores
         self._max_millicores: dict[str, float] = {}  # the most that each pod that was named was seen to take
 
@@ -99,7 +130,10 @@ class LearnedSizes:
 
     def add_pod(self, pod: PodView, node: str) -> None:
         """The pod is on the node, or assumed there."""
-        self._placed[pod.uid] = (hash(_kind_of(pod)), node)
+        self._take_off(pod.uid)
+        kind = hash(_kind_of(pod))
+        self._placed[pod.uid] = kind, node
+        self._nodes.add(kind, node)
         if (millicores := self._reported.get(node, {}).get(pod.uid)) is not None:
             self._name(pod.uid, node, millicores)
 
@@ -125,7 +159,7 @@ class LearnedSizes:
 
     def remove_pod(self, uid: str, *, ended: bool) -> None:
         """The pod is on no node any more; if it has ended, its kind has been seen once more."""
-        name, _ = self._placed.pop(uid, (None, ""))
+        name = self._take_off(uid)
         peak = self._max_millicores.pop(uid, None)
         if name is None or not ended:
             return
@@ -139,6 +173,13 @@ class LearnedSizes:
             kind.vote(large=False)
         else:
             kind.millicores += _TOWARDS_LATEST * (peak - kind.millicores)
+
+    def _take_off(self, uid: str) -> int | None:
+        """The pod is on no node; returns its kind if it was on one."""
+        kind, node = self._placed.pop(uid, (None, ""))
+        if kind is not None:
+            self._nodes.remove(kind, node)
+        return kind
 
     def _unname(self, uid: str, node: str) -> None:
         name, on = self._placed.get(uid, (None, ""))
@@ -157,7 +198,7 @@ class LearnedSizes:
         if kind is None:
             self.version += 1
             kind = self._kinds[name] = _Kind(float(self._ended.pop(name, 0)))
-            kind.witnesses = {where for other, where in self._placed.values() if other == name and where != node}
+            kind.witnesses = {*self._nodes.of(name)} - {node}
             kind.ordinary += len(kind.witnesses)
             if len(self._kinds) > _MAX_KINDS:
                 self._kinds.popitem(last=False)
