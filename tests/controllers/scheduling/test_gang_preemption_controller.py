@@ -12,6 +12,7 @@ from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.gang_preemption import GangPreemptionController, GangPreemptionSettings
 from concerto.scheduling.gangs.gang import being_bound
 from concerto.scheduling.reasons import Diagnosis, diagnose_group, diagnose_lack_of_time
+from concerto.scheduling.state import pod_counting, pod_counts
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty, is_dry_run, refuses, says
 from support.gang_builders import raw_group, raw_member
@@ -124,6 +125,24 @@ async def test_a_search_that_takes_too_long_is_reported():
         await eventually(lambda: it.attempts("not_found"))
         assert it.server.seen == []
         assert it.message() == "preemption: looking for pods to evict for the whole PodGroup took too long."
+
+
+async def test_a_gang_whose_terms_are_about_very_many_pods_has_them_counted_in_turns(monkeypatch):
+    monkeypatch.setattr(pod_counts, "MAX_A_TURN", 30)
+    monkeypatch.setattr(pod_counts, "MAX_AT_ONCE", 5)
+    monkeypatch.setattr(pod_counting, "_A_PART", 1)
+    refuses_none = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "none"}}}
+    terms = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [refuses_none]}}
+    async with preempting(count_seconds=0.0) as it:
+        for i in range(40):
+            it.see(raw_pod(f"other-{i}", nodeName="b", priority=200, labels={"of": str(i)}))
+        for name, spec in PODS.items():
+            it.see(raw_member(name, **spec, affinity=terms))
+        turns, begin = [], it.cluster.pod_counts.begin_turn
+        monkeypatch.setattr(it.cluster.pod_counts, "begin_turn", lambda **rest: turns.append(1) or begin(**rest))
+        it.fails()
+        await eventually(lambda: sorted(it.nominated().values()) == ["a", "b"])
+        assert len(turns) >= 5
 
 
 @pytest.mark.parametrize("in_dry_run", [True, False], ids=["by a policy", "by a webhook that is asked in no dry run"])

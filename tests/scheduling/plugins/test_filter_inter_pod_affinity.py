@@ -1,10 +1,12 @@
 import time
 
+import numpy as np
 import pytest
 
 from concerto.scheduling.plugins.inter_pod_affinity.filter import InterPodAffinity
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, cluster_state, node, passes, pod, query, reasons
+from support.step_counts import steps_of
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NODES = [node("a1", labels={"zone": "a"}), node("a2", labels={"zone": "a"}), node("b", labels={"zone": "b"}), node("c")]
@@ -133,6 +135,33 @@ def test_a_placement_changes_answers_only_where_it_is_the_first_or_the_last():
         assert plugin.remove_pod(state, pod("first", **X), 0).tolist() == []
         assert plugin.remove_pod(state, pod("second", **X), 1).tolist() == [0, 1]
         assert plugin.add_pod(state, pod("nowhere", **X), 3).tolist() == []
+
+
+@pytest.mark.parametrize("sort", [wants, refuses])
+def test_a_pod_of_many_terms_is_checked_by_their_topology_keys(sort):
+    """Pods to evict are put back one by one, and the node is checked after each: 100 pods took 0.3 s with 300 terms."""
+    plugin = InterPodAffinity()
+
+    def steps(number):
+        cluster = cluster_state(NODES, [running("x", "a1", **X)])
+        terms = [term(f"x{i}", ("zone", "kubernetes.io/hostname")[i % 2]) for i in range(number)]
+        state = plugin.prepare(query(cluster, pod("new", **sort(*terms))))
+        return steps_of(lambda: plugin.check(state, np.array([0])))
+
+    assert steps(200) == steps(2)
+
+
+def test_a_pod_that_several_terms_select_is_counted_until_it_is_gone():
+    plugin = InterPodAffinity()
+    every = term("x") | {"labelSelector": {}}
+    cluster = cluster_state(NODES, [running("first", "a2", **X)])
+    state = plugin.prepare(query(cluster, pod("new", **refuses(term("x"), every, term("x", "nowhere")))))
+    assert plugin.check(state, slice(0, 4)).tolist() == [2, 2, 0, 0]
+    assert plugin.add_pod(state, pod("second", **Y), 0).tolist() == []
+    assert plugin.remove_pod(state, pod("first", **X), 1).tolist() == []
+    assert plugin.check(state, slice(0, 4)).tolist() == [2, 2, 0, 0]
+    assert plugin.remove_pod(state, pod("second", **Y), 0).tolist() == [0, 1]
+    assert plugin.check(state, slice(0, 4)).tolist() == [0, 0, 0, 0]
 
 
 def seconds_beside_terms_of_pods_on(rows):

@@ -28,6 +28,7 @@ from concerto.scheduling.preemption.eligibility import why_not_eligible
 from concerto.scheduling.preemption.preemption import SETTLE_SECONDS, outcome_without_search
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.comparisons import StillCounting
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class GangPreemptionSettings(TurnSettings):
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
         max_idle_seconds: longer than for single pods, as a search for a gang blocks the event loop for longer.
+        count_seconds: between two searches while the pods are still being counted that the gang's terms select.
     """
 
     max_search_seconds: float = 0.12
@@ -56,6 +58,7 @@ class GangPreemptionSettings(TurnSettings):
     settle_seconds: float = SETTLE_SECONDS
     max_settle_seconds: float = 300.0
     max_idle_seconds: float = 60.0
+    count_seconds: float = 0.1
 
 
 class GangPreemptionController:
@@ -133,9 +136,16 @@ class GangPreemptionController:
                 return
             found, message = None, _NOT_FOUND
             try:
+                if self._cluster.pod_counts.begin_turn(may_rest=True):  # that has taken the time of a search
+                    raise StillCounting
                 found = search.find(limit, partial(self._is_out_of_time, began))
             except OutOfTime:
                 message = _TOO_LONG
+            except StillCounting:
+                self._search_again(key, self._settings.count_seconds)
+                return
+            finally:
+                self._cluster.pod_counts.end_turn()
             if found is not None:
                 self._begin(gang, found)
             spent = time.thread_time() - began
@@ -157,8 +167,7 @@ class GangPreemptionController:
             self._making_room.end(_name(key))  # its victims may never end there, as on a node whose kubelet is away
         left = self._making_room.seconds_left(_name(key), self._context.clock(), self._cluster.is_bound)
         if 0.0 < left < math.inf:  # the end of each victim is a reason to look for nodes again, and to come here
-            self._waiting.rest(key, left)
-            self._waiting.add(key)
+            self._search_again(key, left)
         if left:
             return False
         reasons = (why_not_eligible(self._cluster, pod, nominated_is_hopeless=hopeless) for pod in gang.members)
@@ -167,6 +176,10 @@ class GangPreemptionController:
             self._report(gang, f"preemption: {reason}")
             self._context.metrics.preemption_attempts.labels("not_eligible").inc()
         return not reason
+
+    def _search_again(self, key: GroupKey, seconds: float) -> None:
+        self._waiting.rest(key, seconds)
+        self._waiting.add(key)
 
     def _give_up(self, key: GroupKey, message: str) -> None:
         self._waiting.rest(key, self._waiting.seconds_idle(key))

@@ -95,6 +95,7 @@ class GangPreemption:
 
         Raises:
             OutOfTime: the time was too short.
+            StillCounting: in a turn (``PodCounts.begin_turn``), while pods that the gang's terms select are counted.
         """
         queries = self._queries
         removable = _removable(queries, is_out_of_time)

@@ -28,9 +28,11 @@ class RequiredTerms:
         cluster: the cluster.
         namespace: labels of the pod's namespace.
         refusing: by topology key, anti-affinity terms of other pods that select the pod, by domain.
+        refused: by topology key, the pods that an anti-affinity term of the pod selects, by domain; one that several
+            terms select counts for each.
         required: selection of the pods that match all affinity terms; None without any.
-        present: for each affinity term, those pods by domain of its topology key.
-        refused: each anti-affinity term, and the pods that it selects by domain.
+        present: for each topology key of affinity terms, those pods by domain.
+        anti_affinity: which pods each anti-affinity term selects, and its topology key.
         starts_group: whether the pod matches its own affinity terms, and no pod does yet.
     """
 
@@ -38,9 +40,10 @@ class RequiredTerms:
     cluster: ClusterState
     namespace: Mapping[str, str]
     refusing: CountsByKey
+    refused: CountsByKey
     required: PodSelection | None = None
     present: list[DomainCounts] = field(default_factory=list)
-    refused: list[tuple[PodSelection, DomainCounts]] = field(default_factory=list)
+    anti_affinity: list[tuple[PodSelection, str]] = field(default_factory=list)
     starts_group: bool = False
 
     def refresh(self) -> bool:
@@ -66,7 +69,8 @@ class InterPodAffinity(CountsPods, FilterDefaults):
     def prepare(self, query: Query) -> RequiredTerms:
         """Counts by domain. Any pod may be refused by one that is placed later in the cycle."""
         pod, cluster = query.pod, query.cluster
-        state = RequiredTerms(pod, cluster, cluster.namespaces.labels(pod.namespace), CountsByKey(cluster))
+        own_labels = cluster.namespaces.labels(pod.namespace)
+        state = RequiredTerms(pod, cluster, own_labels, CountsByKey(cluster), CountsByKey(cluster))
         terms, refused = pod.shape.affinity, pod.shape.anti_affinity
         namespaces = cluster.namespaces.selected((*refused, *terms), pod.namespace)
         each = [(where, term.selector) for where, term in zip(namespaces, (*refused, *terms))]
@@ -76,9 +80,11 @@ class InterPodAffinity(CountsPods, FilterDefaults):
         columns = cluster.pod_counts.by_row(selections, pod.uid)
         if terms:
             state.required = selections[-1]
-            state.present = [DomainCounts(cluster, term.topology_key, columns[-1]) for term in terms]
+            keys = dict.fromkeys(term.topology_key for term in terms)
+            state.present = [DomainCounts(cluster, key, columns[-1]) for key in keys]
         for term, selection, by_row in zip(refused, selections, columns):
-            state.refused.append((selection, DomainCounts(cluster, term.topology_key, by_row)))
+            state.anti_affinity.append((selection, term.topology_key))
+            state.refused[term.topology_key].add_column(by_row)
         state.refusing.add_terms(cluster.terms.refusing.selecting(pod.namespace, pod.labels, state.namespace))
         state.refresh()
         return state
@@ -88,7 +94,7 @@ class InterPodAffinity(CountsPods, FilterDefaults):
         codes: Codes = np.zeros_like(state.cluster.nodes.exists[: state.cluster.size][rows], dtype=np.int8)
         for counts in state.refusing.values():
             codes[counts.by_row(rows) > 0] = _IS_REFUSED
-        for _, counts in state.refused:
+        for counts in state.refused.values():
             codes[counts.by_row(rows) > 0] = _REFUSES
         for counts in state.present:
             passes: Bools = counts.has(rows)
@@ -99,7 +105,7 @@ class InterPodAffinity(CountsPods, FilterDefaults):
 
     def ignores_alike(self, state: RequiredTerms) -> bool:
         """Without terms, a pod changes nothing for pods with the same signature."""
-        return state.required is None and not state.refused
+        return state.required is None and not state.anti_affinity
 
     def count_pod(self, state: RequiredTerms, pod: PodView, row: int, sign: int) -> Ints:
         """The domains that have such a pod for the first time, or no longer."""
@@ -109,9 +115,9 @@ class InterPodAffinity(CountsPods, FilterDefaults):
                 rows = union(rows, counts.turn(row, sign))
             if state.refresh():
                 rows = np.arange(state.cluster.size)
-        for selection, counts in state.refused:
+        for selection, topology_key in state.anti_affinity:
             if selection.matches(pod):
-                rows = union(rows, counts.turn(row, sign))
+                rows = union(rows, state.refused[topology_key].turn(row, sign))
         for term in pod.shape.anti_affinity:
             if term.selects(pod.namespace, state.pod.namespace, state.pod.labels, state.namespace):
                 rows = union(rows, state.refusing[term.topology_key].turn(row, sign))
