@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ from concerto.controllers.scheduling.informers import trim_namespace
 from concerto.controllers.scheduling.workload_informers import trim_to_selector
 from concerto.scheduling.state.host_ports import HostPortIndex
 from concerto.scheduling.state.node_rows import NodeRows
+from support.daemon_sets import daemon_affinity
 
 Object = dict[str, Any]
 
@@ -87,6 +90,78 @@ def test_little_is_held_of_a_large_pod(obj: Object) -> None:
     assert len(json.dumps(trim_target_pod(obj))) < MOST_BYTES
     view = PodView.from_raw(kept)
     assert view.requests["cpu"] >= 1000 and view.requests["memory"] >= 2**30
+
+
+NEARLY = {
+    "tolerations": {"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(1300)]},
+    "a node selector": {"nodeSelector": {f"k{i}": "v" for i in range(3000)}},
+    "terms about nodes": {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": f"k{i}", "operator": "Exists"}]} for i in range(700)
+                    ]
+                }
+            }
+        }
+    },
+    "terms about pods": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TERM] * 450}}},
+    "topology spread": {
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": f"k{i}", "whenUnsatisfiable": "ScheduleAnyway"} for i in range(550)
+        ]
+    },
+}  # fmt: skip
+"""Constraints that are evaluated, as they are not too large."""
+
+
+@pytest.mark.parametrize("spec", NEARLY.values(), ids=NEARLY)
+def test_of_large_constraints_the_text_is_held_and_no_maps(spec: Object) -> None:
+    lines = [orjson.dumps({"type": "ADDED", "object": pod(spec, name=f"p{i}")}) for i in range(10)]
+    decoder = PodDecoder(SharedParts())
+    decoder.event(lines[0])
+    tracemalloc.start()
+    try:
+        kept = [decoder.event(line)["object"] for line in lines]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 30_000 < len(lines[0]) < 64 * 1024
+    assert held < 2 * sum(map(len, lines)), "as maps, they take ten times as much as their text"
+    assert kept == [trim_pod(pod(spec, name=f"p{i}")) for i in range(10)]
+    assert PodView.from_raw(kept[0]).shape is PodView.from_raw(kept[1]).shape
+    whole, shape = PodView.from_raw(pod(spec)).shape, PodView.from_raw(kept[0]).shape
+    assert not shape.unsupported
+    fields = [each.name for each in dataclasses.fields(shape) if each.name != "key"]
+    assert [getattr(shape, name) for name in fields] == [getattr(whole, name) for name in fields]
+    assert len(shape.key) < 100
+
+
+@pytest.mark.parametrize("number", range(60, 130, 3))
+def test_the_same_is_held_of_a_pod_however_it_is_decoded(number: int) -> None:
+    obj = pod({"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(number)]})
+    assert both_ways(obj) == [trim_pod(obj)] * 2
+
+
+def test_a_pod_of_a_daemon_set_with_large_constraints_belongs_to_its_node() -> None:
+    owners = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
+    spec = NEARLY["tolerations"] | {"affinity": daemon_affinity("n1")}
+    assert not PodView.from_raw(trim_pod(pod(spec, ownerReferences=owners))).counted
+    assert PodView.from_raw(trim_pod(pod(NEARLY["tolerations"], ownerReferences=owners))).counted
+
+
+def test_of_what_no_decision_needs_little_is_held_however_much_there_is() -> None:
+    rules = of_container(restartPolicyRules=[{"action": "Restart"}] * 300)
+    gates, claims = (
+        {field: [{"name": f"g{i}"} for i in range(1000)]} for field in ("schedulingGates", "resourceClaims")
+    )
+    for spec in (ports(1000), rules, gates, claims):
+        obj = pod(spec)
+        assert 5_000 < len(json.dumps(obj)) < 64 * 1024
+        assert len(json.dumps(trim_pod(obj))) < 1000
+        assert both_ways(obj) == [trim_pod(obj)] * 2
+        assert PodView.from_raw(trim_pod(obj)).waiting == PodView.from_raw(obj).waiting
 
 
 FINE = ("owners", "scheduling gates", "ports", "rules of containers")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from concerto.api.object_bounds import is_large
+import orjson
+
 from concerto.api.pod_constraints import EVERY_PORT
 from concerto.api.pod_requests import PodResources
 from concerto.api.pod_shape import CONSTRAINTS, LEFT_OUT, is_too_large, restart_all_rule
@@ -22,6 +23,8 @@ MAX_RESOURCES = 1024
 offers so many, so that no kubelet runs such a pod."""
 MAX_CONTAINERS = 100
 """Of a pod that is refused as too large. Those of one with more count as one container."""
+_MAX_WHOLE_BYTES = 4 * 1024
+"""JSON of a spec of which all is held."""
 _MAX_GATES = 16
 _OF_EACH_NODE = ("cpu", "memory", "ephemeral-storage")
 _GROUPS = ("containers", "initContainers")
@@ -33,7 +36,8 @@ def bound_spec(spec: dict[str, Any]) -> dict[str, Any]:
     Args:
         spec: is changed, but for the maps and lists that its fields and those of its containers hold.
     """
-    if not is_large({field: value for field, value in spec.items() if field not in ("nodeName", "volumes")}):
+    whole = {field: value for field, value in spec.items() if field not in ("nodeName", "volumes")}
+    if len(orjson.dumps(whole)) <= _MAX_WHOLE_BYTES:
         return spec
     for field, number in (("schedulingGates", _MAX_GATES), ("resourceClaims", 1)):
         if spec.get(field):

@@ -19,10 +19,11 @@ from msgspec.structs import astuple
 
 from concerto.api import pod_start
 from concerto.api import pod_trimming as kept
-from concerto.api.object_bounds import MAX_BYTES, controlling_owner
+from concerto.api.object_bounds import controlling_owner
 from concerto.api.pod_bounds import bound_spec
 from concerto.api.pod_end import OTHERS, may_have_ended
 from concerto.api.pod_ownership import MIRROR
+from concerto.api.pod_shape import MAX_UNPACKED_BYTES, pack_constraints
 from concerto.api.pod_start import CONTAINER_STATUSES
 from concerto.api.pod_volumes import SOURCES, trim_volumes
 from concerto.api.shared_parts import SharedParts
@@ -30,6 +31,7 @@ from concerto.api.shared_parts import SharedParts
 Trim = Callable[[dict[str, Any]], dict[str, Any]]
 
 _SURELY_FEW_LABEL_BYTES = kept.MAX_LABEL_BYTES // 2
+_SURELY_UNPACKED_BYTES = MAX_UNPACKED_BYTES // 3
 _Change = Literal["ADDED", "MODIFIED", "DELETED"]
 _CHANGES = get_args(_Change)
 
@@ -166,7 +168,9 @@ def _may_have_ended(status: Any) -> bool:
 def _read_spec(text: bytes) -> dict[str, Any]:
     """A map whose copies take less memory than those of the map that orjson makes."""
     found = dict(orjson.loads(text).items())
-    return found if len(text) <= MAX_BYTES else bound_spec(found)
+    if len(text) <= _SURELY_UNPACKED_BYTES:
+        return found
+    return pack_constraints(bound_spec(found))
 
 
 def _read_owners(text: bytes) -> list[Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from concerto.api.pod_constraints import REQUIRED
+from concerto.api.pod_shape import constraint
 from concerto.api.selectors import FIELD_NAME
 
 Raw = Mapping[str, Any]
@@ -51,7 +52,7 @@ def is_of_daemon_set(pod: Raw) -> bool:
 
 
 def _names_one_node(spec: Raw) -> bool:
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    required = ((constraint(spec, "affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
     terms = required.get("nodeSelectorTerms") or ()
     return bool(terms) and all(
         any(

@@ -48,6 +48,11 @@ CONSTRAINTS = ("tolerations", "nodeSelector", "affinity", "topologySpreadConstra
 """Fields of a spec that are left out of that of a pod that is refused as too large."""
 LEFT_OUT = "constraintsLeftOut"
 """Set in a spec of which they are left out."""
+MAX_UNPACKED_BYTES = 4 * 1024
+"""Of a spec's constraints that are held as maps and lists: these take ten times as much memory as their text."""
+_PACKED = "packedConstraints"
+"""Field of a spec whose constraints take more: holds all of them, marshalled."""
+_MAX_KEY_BYTES = 4 * 1024
 
 _MAX_CONTAINERS = 100
 _MANY_VOLUMES = f"claims and disks of more than {MAX_VOLUME_BYTES // 1024} KiB"
@@ -60,7 +65,7 @@ class PodShape:
     Two shapes are equal when their keys are: the key holds every raw field that the rest is computed from.
 
     Attributes:
-        key: identity.
+        key: identity; a digest where it would be long.
         requests: amounts by resource (millicores for cpu, whole units for all else), as the scheduler counts them.
         nonzero_cpu_millicores: cpu request with 100m for each container that has none.
         nonzero_memory_bytes: memory request with 200Mi for each container that has none.
@@ -131,22 +136,23 @@ class _Cache:
 
     def __init__(self) -> None:
         self._alive: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
-        self._latest: OrderedDict[bytes, PodShape] = OrderedDict()
+        self._latest: OrderedDict[bytes, tuple[PodShape, int]] = OrderedDict()
         self._bytes = 0
 
-    def get(self, key: bytes) -> PodShape:
+    def get(self, parts: bytes) -> PodShape:
         """The shape of these marshalled parts."""
+        key = parts if len(parts) <= _MAX_KEY_BYTES else blake2b(parts, digest_size=32).digest()
         if key in self._latest:
             self._latest.move_to_end(key)
-            return self._latest[key]
+            return self._latest[key][0]
         shape = self._alive.get(key)
         if shape is None:
-            shape = self._alive[key] = _decode(key)
-        self._latest[key] = shape
-        self._bytes += len(key)
+            shape = self._alive[key] = _decode(key, parts)
+        self._latest[key] = shape, len(parts)
+        self._bytes += len(parts)
         while self._bytes > MAX_CACHED_BYTES:
-            oldest, _ = self._latest.popitem(last=False)
-            self._bytes -= len(oldest)
+            _, (_, size) = self._latest.popitem(last=False)
+            self._bytes -= size
         return shape
 
 
@@ -163,6 +169,21 @@ def is_too_large(spec: Raw) -> bool:
     return len(marshal.dumps(_parts(spec), 2)) > MAX_BYTES
 
 
+def pack_constraints(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec, which is changed: if its constraints are large, they are held as text until they are looked at."""
+    packed = marshal.dumps({field: spec[field] for field in CONSTRAINTS if field in spec}, 2)
+    if len(packed) > MAX_UNPACKED_BYTES:
+        for field in CONSTRAINTS:
+            spec.pop(field, None)
+        spec[_PACKED] = packed
+    return spec
+
+
+def constraint(spec: Raw, field: str) -> Any:
+    """One of the `CONSTRAINTS` of a ``spec``, raw, whether or not they are packed."""
+    return marshal.loads(spec[_PACKED]).get(field) if _PACKED in spec else spec.get(field)
+
+
 def _parts(spec: Raw) -> tuple[Any, ...]:
     """The raw fields that a shape is computed from, in the order in which ``_decode`` takes them apart."""
     return (
@@ -173,10 +194,7 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
         ],
         spec.get("overhead"),
         spec.get("resources"),
-        spec.get("tolerations"),
-        spec.get("nodeSelector"),
-        spec.get("affinity"),
-        spec.get("topologySpreadConstraints"),
+        spec.get(_PACKED) or {field: spec[field] for field in CONSTRAINTS if field in spec},
         bool(spec.get("resourceClaims")),
         are_left_out(spec.get("volumes")),
         "workloadRef" in spec,
@@ -207,20 +225,19 @@ def pod_group_of(spec: Raw) -> str:
     return (spec.get("schedulingGroup") or {}).get("podGroupName") or ""
 
 
-def _decode(key: bytes) -> PodShape:
+def _decode(key: bytes, parts: bytes) -> PodShape:
     """The shape of these marshalled parts."""
-    parts = marshal.loads(key)
-    containers, inits, overhead, pod, tolerations, selector, affinity, spread, *others, left_out, features = parts
+    containers, inits, overhead, pod, constraints, *others, left_out, features = marshal.loads(parts)
     resources = PodResources(
         [own or {} for _, own, _ in containers],
         [(own or {}, restart == "Always") for _, own, _, restart in inits],
         overhead or {},
         pod or {},
     )
-    too_large = left_out or len(key) > MAX_BYTES
-    if too_large:
-        # What it requests is counted where it runs; nothing else of it is held or evaluated
-        tolerations = selector = affinity = spread = None
+    # Of one that is too large, what it requests is counted where it runs; nothing else of it is held or evaluated
+    too_large = left_out or len(parts) > MAX_BYTES
+    held = {} if too_large else marshal.loads(constraints) if isinstance(constraints, bytes) else constraints
+    tolerations, selector, affinity, spread = map(held.get, CONSTRAINTS)
     nonzero = resources.nonzero_requests()
     nodes = (affinity or {}).get("nodeAffinity") or {}
     running = [*containers, *(init[:3] for init in inits if init[3] == "Always")]
@@ -234,7 +251,7 @@ def _decode(key: bytes) -> PodShape:
         *zip(("resource claims", _MANY_VOLUMES, "workload reference", "scheduling group"), others),
     )
     return PodShape(
-        key=blake2b(key, digest_size=32).digest() if too_large else key,
+        key=key,
         requests=resources.requests(),
         nonzero_cpu_millicores=nonzero.get("cpu", 0),
         nonzero_memory_bytes=nonzero.get("memory", 0),

@@ -11,6 +11,7 @@ from concerto.api.object_bounds import controlling_owner
 from concerto.api.pod_bounds import bound_spec
 from concerto.api.pod_end import may_have_ended, trim_ended
 from concerto.api.pod_ownership import MIRROR
+from concerto.api.pod_shape import pack_constraints
 from concerto.api.pod_start import CONTAINER_STATUSES, trim_start
 from concerto.api.pod_volumes import trim_volumes
 
@@ -44,7 +45,7 @@ MAX_LABEL_BYTES = 16 * 1024
 def trim_pod(obj: Raw) -> dict[str, Any]:
     """The part of a raw Pod that ``PodView`` reads, bounded in size."""
     trimmed = _trim(obj)
-    bound_spec(trimmed["spec"])
+    pack_constraints(bound_spec(trimmed["spec"]))
     return trimmed
 
 
