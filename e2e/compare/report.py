@@ -17,7 +17,7 @@ from e2e.compare.workloads import CONCERTO, WORKLOADS
 TRADE = 1.10
 # medians over all cells, then limits for each
 JOB_GOAL, POD_GOAL = 1.0, 0.6
-JOB_LIMIT, POD_LIMIT, NODE_LIMIT = 1.15, 1.25, 2.0
+JOB_LIMIT, POD_LIMIT, NODE_LIMIT = 1.15, 1.1, 2.0
 
 
 @dataclass(frozen=True)
