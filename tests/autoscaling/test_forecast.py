@@ -93,10 +93,24 @@ def test_a_load_that_stays_the_same_does_not_fall_by_how_numbers_are_rounded():
     assert not line(rest, 20).trend(rest).rises.any(), "so the same errors count for each"
 
 
-def test_a_load_that_falls_for_certain_needs_less_room():
-    falling, level = noisy(np.linspace(8, 4, 40)), noisy(np.full(40, 4.0))
-    room = [got.upper[0] - got.expected[0] for got in (of(falling, horizon=300.0), of(level, horizon=300.0))]
-    assert room[0] < 0.6 * room[1]
+FALLS = {
+    "for five minutes": np.append(np.full(20, 8.0), np.linspace(8, 5, 20)),
+    "for ten minutes, too slowly for five to show it": np.linspace(8, 7, 40),
+}
+
+
+@pytest.mark.parametrize("load", FALLS.values(), ids=FALLS)
+def test_a_young_object_expects_no_growth_without_warning_while_its_load_falls_for_certain(load):
+    falling, level = (of(noisy(each), horizon=300.0) for each in (load, np.full(40, load[-1])))
+    room = [got.upper[0] - got.expected[0] for got in (falling, level)]
+    assert room[0] < 0.25 * room[1]
+    assert (falling.noise[0], level.noise[0] > 0.0) == (0.0, True)
+
+
+def test_what_days_have_shown_counts_while_the_load_falls_too():
+    past = days(np.tile([4.0] * 17 + [8.5], 48))
+    young, old = (of(noisy(FALLS["for five minutes"]), earlier=Earlier(past=each)) for each in (None, past))
+    assert old.upper[0] > young.upper[0] + 1.0
 
 
 def test_a_rise_that_is_over_is_drawn_out_no_further():

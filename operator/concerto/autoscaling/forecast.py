@@ -97,6 +97,7 @@ class _Basis:
         surprise: replicas that a load of one replica may grow by without warning.
         spread: noise of a sample, objects x samples.
         lines: least-squares lines by window.
+        falls: whether the load falls for certain now.
         settings: constants.
     """
 
@@ -107,6 +108,7 @@ class _Basis:
     surprise: Floats
     spread: Floats
     lines: Mapping[int, Line]
+    falls: NDArray[np.bool_]
     settings: ForecastSettings
 
 
@@ -176,14 +178,17 @@ def _basis(series: Floats, horizon_seconds: Floats, settings: ForecastSettings, 
     spread = noise(series, settings.noise_window)
     windows = {*settings.onset_windows, *settings.turn_windows, *settings.linear_windows, settings.long_window}
     lines = {window: line(series, window) for window in windows}
+    trends = [lines[window].surely_falls(spread, settings.falling_errors) for window in settings.linear_windows]
+    falls = np.any([trend[:, -1] for trend in trends], axis=0)
     return _Basis(
         series,
         steps,
         tested,
         critical_fractile(paid_seconds, settings.shortage_seconds),
-        surprise(lines, spread, horizon_seconds, paid_seconds, past, settings),
+        surprise(falls, horizon_seconds, paid_seconds, past, settings),
         spread,
         lines,
+        falls,
         settings,
     )
 
@@ -208,11 +213,10 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
     unchanged = np.where(np.isfinite(error), actual - series, np.nan)
     no_change = _cost(basis, np.where(np.isfinite(error), series, np.nan), actual, weights)
     changes = np.nan_to_num(np.abs(unchanged)).any(axis=1)
-    falls = basis.lines[settings.linear_windows[0]].surely_falls(basis.spread, settings.falling_errors)[:, -1]
     return Forecasts(
         expected=np.where(warm, np.maximum(expected, 0.0), np.nan),
         upper=np.where(warm, np.maximum(upper, 0.0), np.nan),
-        noise=np.where(falls, 0.0, np.nan_to_num(basis.spread[:, -1])),
+        noise=np.where(basis.falls, 0.0, np.nan_to_num(basis.spread[:, -1])),
         expected_before=np.minimum(np.array([_before(c.past) for c in candidates])[best, rows], plausible),
         model=best,
         names=tuple(c.name for c in candidates),

@@ -22,8 +22,8 @@ class ForecastSettings:
         surprise_powers: ... it grows with these powers of the load (a small one can more easily double) and of the
             horizon ...
         surprise_samples: ... and weighs as much as so many seen errors.
-        falling: share of it that is left while load falls for certain ...
-        falling_errors: ... by so many standard errors, over the first of the linear windows.
+        falling_errors: standard errors by which one of the lines falls while load falls for certain: then a young
+            object is expected to have no such growth.
         risen: quantile of the rises in the long history that stands in for `surprise` where it is less ...
         risen_min: ... down to this share of it ...
         risen_samples: ... and wholly so once the history holds so many.
@@ -58,7 +58,6 @@ class ForecastSettings:
     surprise_seconds: float = 135.0
     surprise_powers: tuple[float, float] = (0.25, 0.15)
     surprise_samples: float = 12.0
-    falling: float = 0.25
     falling_errors: float = 2.5
     risen: float = 0.95
     risen_min: float = 0.5

@@ -6,14 +6,13 @@ horizon. Source: docs/references.md, "Forecasts".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concerto.autoscaling.forecast_settings import ForecastSettings
-from concerto.autoscaling.forecasters import Floats, Line
+from concerto.autoscaling.forecasters import Floats
 
 SMALL_LOAD = 0.25
 """Replicas: where errors or rises are relative to the load, a smaller load counts as this one."""
@@ -38,24 +37,24 @@ def critical_fractile(horizon_seconds: Floats, shortage_seconds: float) -> Float
 
 
 def surprise(
-    lines: Mapping[int, Line],
-    spread: Floats,
+    falls: NDArray[np.bool_],
     horizon_seconds: Floats,
     paid_seconds: Floats,
     past: Past | None,
     settings: ForecastSettings,
 ) -> Floats:
-    """Replicas that a load of one replica may grow by within the horizon with nothing to announce it, per object."""
+    """Replicas that a load of one replica may grow by within the horizon with nothing to announce it, per object.
+
+    None for a young object that ``falls`` for certain; what days have shown comes from falls, too.
+    """
     power, by_horizon = settings.surprise_powers
     feared = settings.surprise * (paid_seconds / settings.surprise_seconds) ** by_horizon
-    left = np.full(len(feared), settings.falling)
+    share = np.zeros(len(feared))
     if past is not None:
         known, risen = _risen(past, horizon_seconds, power, settings.risen)
         share = np.minimum(known / settings.risen_samples, 1.0)
         feared += share * np.nan_to_num(np.clip(risen, settings.risen_min * feared, feared) - feared)
-        left += share * (1.0 - settings.falling)  # what was learned comes from falls, too
-    falls = lines[settings.linear_windows[0]].surely_falls(spread, settings.falling_errors)[:, -1]
-    return np.asarray(np.where(falls, left * feared, feared))
+    return np.asarray(np.where(falls, share * feared, feared))
 
 
 def _risen(past: Past, horizon_seconds: Floats, power: float, quantile: float) -> tuple[Floats, Floats]:
