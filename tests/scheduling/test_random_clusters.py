@@ -27,7 +27,7 @@ from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 
-SCENARIOS = range(60)
+SCENARIOS = [*range(60), 412]
 CHANGES = 25
 NOW = 1.8e9
 

@@ -173,6 +173,8 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
     ]
     if beside:
         resolvable.append(np.array(beside, dtype=np.int64))
+        # Any filter may refuse the pod beside them: the nominated pods count for spread and affinity, too
+        requeue_on = reduce(or_, (plugin.requeue_on for plugin, _ in filters), requeue_on)
         requeue_on |= Change.ENDED | Change.CAPACITY
     return Diagnosis(
         nodes,
