@@ -18,12 +18,17 @@ def add_log_level(parser: ArgumentParser) -> None:
     """Add ``--log-level``, the same for operator and agent: ``log_level`` is a name of `logging`, in capitals."""
     parser.add_argument(
         "--log-level",
-        type=str.upper,
+        type=_log_level,
         default="INFO",
-        choices=["DEBUG", "INFO", "WARNING", "ERROR"],
         metavar="LEVEL",
         help="debug, info, warning or error: log what is at least as serious (default: info)",
     )
+
+
+def _log_level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise _refused(text, "debug, info, warning or error", "info")
+    return text.upper()
 
 
 def duration(lowest: str, highest: str, example: str, *, whole_seconds: bool = False) -> Callable[[str], float]:
