@@ -158,8 +158,17 @@ def of_items(items: list[bytes], limits: list[int]) -> Callable[[web.Request], A
         ([10_000] * 30, [500, 62, 7, 7, 7, 7, 7]),
         ([60_000] * 3, [500, 62, 7, 1, 1, 1]),
         ([500_000], [500, 62, 7, 1]),
+        ([60_000] * 3 + [10] * 1000, [500, 62, 7, *[1] * 32, *[8] * 32, *[64] * 12]),
+        ([10_000] * 300, [500, 62, *[7] * 32, 56, *[7] * 11]),
     ],
-    ids=["one page is small enough", "fewer at a time", "one at a time", "one that is too large by itself"],
+    ids=[
+        "one page is small enough",
+        "fewer at a time",
+        "one at a time",
+        "one that is too large by itself",
+        "more again once the large ones have come",
+        "all are large",
+    ],
 )
 async def test_fewer_objects_are_asked_for_at_a_time_where_a_page_would_be_too_large(sizes, expected) -> None:
     items = [orjson.dumps({"metadata": {"name": f"o{n}", "text": "x" * size}}) for n, size in enumerate(sizes)]

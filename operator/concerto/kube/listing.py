@@ -14,6 +14,8 @@ SendOnce = Callable[[Outgoing, int | None, int | None], Awaitable[Object]]
 
 _FEWER = 8
 """Part of the objects of a page that was too large which are asked for next."""
+_MORE_AGAIN = 32
+"""Pages with fewer objects, after which more are asked for again: a user's few large objects come one after another."""
 
 
 async def read_pages(
@@ -25,19 +27,25 @@ async def read_pages(
         send: sends a request for a page.
         path: of the collection.
         selected: selectors, as parameters.
-        limit: objects asked for at a time, unless they are so large that a page would be too large.
+        limit: objects asked for at a time; fewer where they are so large that a page would be too large.
         max_bytes: of a page with more than one object.
         first_attempts: for the first page.
     """
+    number, pages = limit, 0  # objects asked for, and pages of so many
 
     async def read(attempts: int | None, token: str) -> Object:
-        nonlocal limit
+        nonlocal number, pages
+        if pages >= _MORE_AGAIN:
+            number, pages = min(limit, number * _FEWER), 0
         while True:
-            params = {**selected, "limit": str(limit)} | ({"continue": token} if token else {})
+            params = {**selected, "limit": str(number)} | ({"continue": token} if token else {})
             try:
-                return await send(Outgoing("GET", path, params), attempts, max_bytes if limit > 1 else None)
+                page = await send(Outgoing("GET", path, params), attempts, max_bytes if number > 1 else None)
             except TooLarge:
-                limit = max(1, limit // _FEWER)
+                number, pages = max(1, number // _FEWER), 0
+            else:
+                pages += 1
+                return page
 
     coming = asyncio.ensure_future(read(first_attempts, ""))
     try:
