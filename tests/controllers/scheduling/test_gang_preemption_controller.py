@@ -127,22 +127,40 @@ async def test_a_search_that_takes_too_long_is_reported():
         assert it.message() == "preemption: looking for pods to evict for the whole PodGroup took too long."
 
 
-async def test_a_gang_whose_terms_are_about_very_many_pods_has_them_counted_in_turns(monkeypatch):
+REFUSES_NONE = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "none"}}}
+TERMS = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [REFUSES_NONE]}}
+
+
+@asynccontextmanager
+async def counting(monkeypatch, **over):
+    """A gang whose terms are about so many pods that they are counted in turns, and the turns so far."""
     monkeypatch.setattr(pod_counts, "MAX_A_TURN", 30)
     monkeypatch.setattr(pod_counts, "MAX_AT_ONCE", 5)
     monkeypatch.setattr(pod_counting, "_A_PART", 1)
-    refuses_none = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "none"}}}
-    terms = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [refuses_none]}}
-    async with preempting(count_seconds=0.0) as it:
+    async with preempting(count_seconds=0.0, **over) as it:
         for i in range(40):
             it.see(raw_pod(f"other-{i}", nodeName="b", priority=200, labels={"of": str(i)}))
         for name, spec in PODS.items():
-            it.see(raw_member(name, **spec, affinity=terms))
+            it.see(raw_member(name, **spec, affinity=TERMS))
         turns, begin = [], it.cluster.pod_counts.begin_turn
         monkeypatch.setattr(it.cluster.pod_counts, "begin_turn", lambda **rest: turns.append(1) or begin(**rest))
+        yield it, turns
+
+
+async def test_a_gang_whose_terms_are_about_very_many_pods_has_them_counted_in_turns(monkeypatch):
+    async with counting(monkeypatch) as (it, turns):
         it.fails()
         await eventually(lambda: sorted(it.nominated().values()) == ["a", "b"])
         assert len(turns) >= 5
+
+
+async def test_searches_while_pods_are_counted_leave_the_event_loop_to_others_as_all_others_do(monkeypatch):
+    """A hundred gangs that wait for their counts would search one after another, and nothing else would get on."""
+    async with counting(monkeypatch, rest=1e6) as (it, turns):
+        it.fails()
+        await eventually(lambda: turns)
+        await asyncio.sleep(0.1)
+        assert len(turns) == 1
 
 
 @pytest.mark.parametrize("in_dry_run", [True, False], ids=["by a policy", "by a webhook that is asked in no dry run"])

@@ -49,7 +49,8 @@ class GangPreemptionSettings(TurnSettings):
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
         max_idle_seconds: longer than for single pods, as a search for a gang blocks the event loop for longer.
-        count_seconds: between two searches while the pods are still being counted that the gang's terms select.
+        count_seconds: between two searches while the pods are still being counted that the gang's terms select, beside
+            the rest after each.
     """
 
     max_search_seconds: float = 0.12
@@ -142,8 +143,7 @@ class GangPreemptionController:
             except OutOfTime:
                 message = _TOO_LONG
             except StillCounting:
-                self._search_again(key, self._settings.count_seconds)
-                return
+                message = ""  # more pods are counted in the next turn
             finally:
                 self._cluster.pod_counts.end_turn()
             if found is not None:
@@ -151,6 +151,9 @@ class GangPreemptionController:
             spent = time.thread_time() - began
             self._context.metrics.preemption_search_seconds.observe(spent)
             await asyncio.sleep(self._settings.rest * spent)
+            if not message:
+                self._search_again(key, self._settings.count_seconds)
+                return
             if found is not None:
                 return
             if message == _TOO_LONG or search.removable <= limit:
