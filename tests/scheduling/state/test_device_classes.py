@@ -28,6 +28,8 @@ def test_a_class_that_changes_or_goes_offers_nothing_any_more():
     assert classes.remove("b") == Change.NOTHING
     assert not classes.offering("example.com/gpu")
     classes.remove("a")
+    classes.set(DeviceClass("b", "deviceclass.resource.kubernetes.io/b"))
+    assert classes.remove("b") == Change.NODE
     assert vars(classes) == vars(DeviceClasses())
 
 

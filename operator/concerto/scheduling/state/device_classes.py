@@ -17,7 +17,7 @@ class DeviceClasses:
     """The DeviceClasses of the cluster."""
 
     def __init__(self) -> None:
-        self._resources: dict[str, tuple[str, ...]] = {}  # by the class's name
+        self._resources: dict[str, frozenset[str]] = {}  # by the class's name
         self._classes: dict[str, dict[str, None]] = {}  # names by resource
 
     def offering(self, resource: str) -> str:
@@ -27,7 +27,7 @@ class DeviceClasses:
     def set(self, device_class: DeviceClass) -> Change:
         """A DeviceClass as the API server has it now."""
         name = device_class.name
-        resources = (_BY_NAME + name, *filter(None, [device_class.extended_resource]))
+        resources = frozenset({_BY_NAME + name, device_class.extended_resource or _BY_NAME + name})
         if self._resources.get(name) == resources:
             return Change.NOTHING
         self._forget(name)
@@ -41,7 +41,7 @@ class DeviceClasses:
         return Change.NODE if self._forget(name) else Change.NOTHING
 
     def _forget(self, name: str) -> bool:
-        resources = self._resources.pop(name, ())
+        resources = self._resources.pop(name, frozenset())
         for resource in resources:
             del self._classes[resource][name]
             if not self._classes[resource]:
