@@ -19,9 +19,9 @@ NO_OBJECT = {"matchExpressions": [{"key": "concerto.dev/none", "operator": "In",
 """A label selector that selects nothing. The API server takes no such selector."""
 
 
-def is_large(part: Any) -> bool:
-    """Whether the part takes more than `MAX_BYTES` as JSON."""
-    return len(orjson.dumps(part)) > MAX_BYTES
+def is_large(part: Any, max_bytes: int = MAX_BYTES) -> bool:
+    """Whether the part takes more than so many bytes as JSON."""
+    return len(orjson.dumps(part)) > max_bytes
 
 
 def bound_metadata(obj: dict[str, Any]) -> dict[str, Any]:

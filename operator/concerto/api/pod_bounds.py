@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-
+from concerto.api.object_bounds import is_large
 from concerto.api.pod_constraints import EVERY_PORT
 from concerto.api.pod_requests import PodResources
 from concerto.api.pod_shape import CONSTRAINTS, LEFT_OUT, is_too_large, restart_all_rule
@@ -37,7 +36,7 @@ def bound_spec(spec: dict[str, Any]) -> dict[str, Any]:
         spec: is changed, but for the maps and lists that its fields and those of its containers hold.
     """
     whole = {field: value for field, value in spec.items() if field not in ("nodeName", "volumes")}
-    if len(orjson.dumps(whole)) <= _MAX_WHOLE_BYTES:
+    if not is_large(whole, _MAX_WHOLE_BYTES):
         return spec
     for field, number in (("schedulingGates", _MAX_GATES), ("resourceClaims", 1)):
         if spec.get(field):

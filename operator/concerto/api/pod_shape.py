@@ -126,6 +126,11 @@ class PodShape:
         """Whether it has a node selector or a required node affinity."""
         return bool(self.node_selector.labels) or self.node_selector.terms is not None
 
+    @property
+    def requests_extended_resource(self) -> bool:
+        """Whether it requests a resource that Kubernetes does not know itself, such as ``example.com/gpu``."""
+        return any("/" in resource for resource in self.requests)
+
     def tolerates(self, taint: Taint) -> bool:
         """Whether one of its tolerations covers the taint."""
         return self.tolerations.tolerate(taint)
@@ -245,7 +250,7 @@ def _decode(key: bytes, parts: bytes) -> PodShape:
         ContainerResources.from_raw(name or "", resources or {}) for name, resources, _ in running[:_MAX_CONTAINERS]
     )
     together, apart = ((affinity or {}).get(kind) or {} for kind in ("podAffinity", "podAntiAffinity"))
-    constraints = [(c.get("whenUnsatisfiable"), SpreadConstraint.from_raw(c)) for c in spread or ()]
+    spreads = [(c.get("whenUnsatisfiable"), SpreadConstraint.from_raw(c)) for c in spread or ()]
     unsupported = (
         (f"scheduling constraints of more than {MAX_BYTES // 1024} KiB", too_large),
         *zip(("resource claims", _MANY_VOLUMES, "workload reference", "scheduling group"), others),
@@ -267,8 +272,8 @@ def _decode(key: bytes, parts: bytes) -> PodShape:
         affinity=tuple(parse_pod_affinity(t) for t in together.get(REQUIRED) or ()),
         anti_affinity=tuple(parse_pod_affinity(t) for t in apart.get(REQUIRED) or ()),
         soft_affinity=parse_preferred(together.get(PREFERRED), 1) + parse_preferred(apart.get(PREFERRED), -1),
-        hard_spread=tuple(c for unsatisfiable, c in constraints if unsatisfiable == "DoNotSchedule"),
-        soft_spread=tuple(c for unsatisfiable, c in constraints if unsatisfiable == "ScheduleAnyway"),
+        hard_spread=tuple(c for unsatisfiable, c in spreads if unsatisfiable == "DoNotSchedule"),
+        soft_spread=tuple(c for unsatisfiable, c in spreads if unsatisfiable == "ScheduleAnyway"),
         unsupported=tuple(name for name, present in unsupported if present),
         node_features=frozenset(features),
         containers=own,

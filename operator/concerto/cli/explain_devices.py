@@ -12,7 +12,7 @@ from concerto.scheduling.state.cluster import ClusterState
 
 async def read_devices(session: Session, cluster: ClusterState, pod: PodView) -> list[str]:
     """Put the DeviceClasses into the cluster, for a pod that requests an extended resource; returns what went wrong."""
-    if not any("/" in resource for resource in pod.shape.requests):
+    if not pod.shape.requests_extended_resource:
         return []
     try:
         items = (await session.list(DEVICE_CLASSES.path()))["items"]

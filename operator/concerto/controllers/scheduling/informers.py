@@ -192,7 +192,7 @@ class Informers:
             self._pending.remove_pod(pod.uid)
         else:
             self._pending.add_pod(pod)
-            if any("/" in resource for resource in pod.shape.requests):
+            if pod.shape.requests_extended_resource:
                 self.on_extended_resource()
         if pod.group:
             self.on_first_group()
