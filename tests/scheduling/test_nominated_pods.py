@@ -38,7 +38,7 @@ def test_room_that_is_made_for_a_pod_is_not_given_to_one_of_lower_or_the_same_pr
         assert placed == {}
         assert failure.diagnosis.message == "0/1 nodes are available: 1 Insufficient cpu."
         assert failure.diagnosis.resolvable.tolist() == [0]
-        assert failure.diagnosis.requeue_on & (Change.ENDED | Change.CAPACITY) == Change.ENDED | Change.CAPACITY
+        assert failure.diagnosis.requeue_on == Change.NODE | Change.ENDED | Change.CAPACITY, "no placement helps"
         assert decide(cluster, asks(priority=HIGH))[0] == {}
         assert decide(cluster, asks(cpu="1"))[0] == {"asks": "a"}
 

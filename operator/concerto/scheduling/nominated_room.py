@@ -7,12 +7,13 @@ Source: kube-scheduler's ``RunFilterPluginsWithNominatedPods``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.scheduling.framework import Filter, Reach
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.resources import PODS
 from concerto.scheduling.state.what_if import RowWhatIf
@@ -22,6 +23,18 @@ _BY_REQUESTS = "NodeResources"
 
 Prepared = Sequence[tuple[Filter, Any]]
 """Filters that concern a pod, with what they prepared for it."""
+
+
+class Refusal(NamedTuple):
+    """Why a row is refused.
+
+    Attributes:
+        reasons: each in words.
+        requeue_on: changes after which the filter that refuses it may let it pass.
+    """
+
+    reasons: tuple[str, ...]
+    requeue_on: Change
 
 
 class RowTrial:
@@ -64,14 +77,14 @@ class RowTrial:
         self._what_if.settle()
         return all(not plugin.check(state, self._rows)[0] for plugin, state in self._filters)
 
-    def refusal(self) -> tuple[str, ...]:
-        """Why the first filter that refuses the row does so."""
+    def refusal(self) -> Refusal | None:
+        """Why the first filter that refuses the row does so; None if all let it pass."""
         self._what_if.settle()
         for plugin, state in self._filters:
             codes = plugin.check(state, self._rows)
             if codes[0]:
-                return tuple(plugin.reasons(state, self._rows, codes))
-        return ()
+                return Refusal(tuple(plugin.reasons(state, self._rows, codes)), plugin.requeue_on)
+        return None
 
     def _count(self, pod: PodView, sign: int) -> None:
         row = int(self._rows[0])
@@ -84,13 +97,14 @@ class RowTrial:
 
 def insufficient_beside(
     cluster: ClusterState, pod: PodView, row: int, filters: Prepared, nominated: Sequence[PodView]
-) -> list[str]:
-    """What the pod requests and is not left on the row beside these pods, if a filter compares requests.
+) -> Refusal | None:
+    """What the pod requests and is not left on the row beside these pods, if a filter compares requests; else None.
 
     That takes a fraction of what a trial takes, and is true of most nodes while room is made for many pods.
     """
-    if not any(plugin.name == _BY_REQUESTS for plugin, _ in filters):
-        return []
+    by_requests = next((plugin for plugin, _ in filters if plugin.name == _BY_REQUESTS), None)
+    if by_requests is None:
+        return None
     wanted = {PODS: 1, **pod.shape.requests}
     free = cluster.resources.free((*wanted,), slice(row, row + 1))[:, 0].tolist()
     found = []
@@ -98,7 +112,7 @@ def insufficient_beside(
         taken = len(nominated) if resource == PODS else sum(each.requests.get(resource, 0) for each in nominated)
         if left - taken < amount:
             found.append("Too many pods" if resource == PODS else f"Insufficient {resource}")
-    return found
+    return Refusal(tuple(found), by_requests.requeue_on) if found else None
 
 
 def names_of(filters: Prepared) -> frozenset[str]:
@@ -106,8 +120,8 @@ def names_of(filters: Prepared) -> frozenset[str]:
     return frozenset(plugin.name for plugin, _ in filters)
 
 
-def refusal_beside(cluster: ClusterState, row: int, filters: Prepared, nominated: Sequence[PodView]) -> tuple[str, ...]:
-    """Why the filters refuse the row with these pods on it, too; empty if they do not. All is as before then."""
+def refusal_beside(cluster: ClusterState, row: int, filters: Prepared, nominated: Sequence[PodView]) -> Refusal | None:
+    """Why the filters refuse the row with these pods on it, too; None if they do not. All is as before then."""
     with RowWhatIf(cluster, row, names_of(filters)) as what_if:
         trial = RowTrial(what_if, row, filters)
         for pod in nominated:

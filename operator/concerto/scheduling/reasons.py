@@ -14,7 +14,7 @@ from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.gangs.gang import Gang, NotReady
-from concerto.scheduling.nominated_room import Prepared, insufficient_beside, refusal_beside
+from concerto.scheduling.nominated_room import Prepared, Refusal, insufficient_beside, refusal_beside
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import NO_ROWS, Ints
@@ -166,16 +166,14 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
         rows = rows[~refused]
     nominated = query.cluster.nominations.of_priority(query.pod.priority) if len(rows) else {}
     with_nominated = [row for row in rows.tolist() if query.cluster.names[row] in nominated] if nominated else []
-    beside = [
-        row
-        for number, row in enumerate(with_nominated)
-        if _refused_beside(query, filters, row, nominated, reasons, in_full=number < _MAX_TRIED)
-    ]
-    if beside:
-        resolvable.append(np.array(beside, dtype=np.int64))
-        # Any filter may refuse the pod beside them: the nominated pods count for spread and affinity, too
-        requeue_on = reduce(or_, (plugin.requeue_on for plugin, _ in filters), requeue_on)
-        requeue_on |= Change.ENDED | Change.CAPACITY
+    beside = []
+    for number, row in enumerate(with_nominated):
+        if (why_not := _why_not_beside(query, filters, row, nominated, in_full=number < _MAX_TRIED)) is not None:
+            reasons.update(why_not.reasons)
+            # Nominated pods count for any filter, as for spread and affinity; they may also go elsewhere
+            requeue_on |= why_not.requeue_on | Change.ENDED | Change.CAPACITY
+            beside.append(row)
+    resolvable.append(np.array(beside, dtype=np.int64))
     return Diagnosis(
         nodes,
         reasons,
@@ -202,27 +200,18 @@ def _named(cluster: ClusterState, filters: Prepared, rows: Ints, reasons: Counte
     return rows
 
 
-def _refused_beside(
-    query: Query,
-    filters: Prepared,
-    row: int,
-    nominated: Mapping[str, Sequence[PodView]],
-    reasons: Counter[str],
-    *,
-    in_full: bool,
-) -> bool:
-    """Whether the row is refused because of the pods that are nominated for it; counts why.
+def _why_not_beside(
+    query: Query, filters: Prepared, row: int, nominated: Mapping[str, Sequence[PodView]], *, in_full: bool
+) -> Refusal | None:
+    """Why the row is refused because of the pods that are nominated for it; None if it is not.
 
     Args:
         query: the pod and its cluster.
         filters: with what they prepared for the pod, in order.
         row: the row.
         nominated: pods by node.
-        reasons: where the reasons are counted.
         in_full: whether the first filter that refuses says why, also where the pod's requests are not left.
     """
     cluster, pods = query.cluster, nominated[query.cluster.names[row]]
-    refusal: Sequence[str] = () if in_full else insufficient_beside(cluster, query.pod, row, filters, pods)
-    refusal = refusal or refusal_beside(cluster, row, filters, pods)
-    reasons.update(refusal)
-    return bool(refusal)
+    refusal = None if in_full else insufficient_beside(cluster, query.pod, row, filters, pods)
+    return refusal or refusal_beside(cluster, row, filters, pods)

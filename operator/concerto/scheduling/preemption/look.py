@@ -53,7 +53,10 @@ class NodeLook:
         with RowWhatIf(cluster, row, names_of(filters)) as what_if:
             trial = _Trial(RowTrial(what_if, row, filters), pod, cluster.nominations.beside(pod, node))
             victims = choose_victims(possible, cluster.budgets.of(possible), trial)
-            return trial.row.refusal() if victims is None else Candidate(node, victims)
+            if victims is not None:
+                return Candidate(node, victims)
+            refusal = trial.row.refusal()
+            return () if refusal is None else refusal.reasons
 
 
 class _Trial:
