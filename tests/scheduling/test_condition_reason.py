@@ -46,12 +46,12 @@ def test_a_pod_that_no_node_takes(over, reason):
     assert reason_of(one_node(), pod("p", **over)) == reason
 
 
-def test_a_resource_that_stands_for_devices():
+def test_a_resource_that_stands_for_devices_where_no_new_node_can_offer_it_itself():
+    """Node groups that are scaled to zero may have a device plugin for a resource that a DeviceClass offers, too."""
     cluster = one_node()
-    waiting = pod("p", requests={"example.com/gpu": "1"})
-    assert reason_of(cluster, waiting) == "Unschedulable"
     cluster.resources.device_classes.set(DeviceClass("gpu", "example.com/gpu"))
-    assert reason_of(cluster, waiting) == "SchedulerError"
+    assert reason_of(cluster, pod("p", requests={"example.com/gpu": "1"})) == "Unschedulable"
+    assert reason_of(cluster, pod("p", requests={"deviceclass.resource.kubernetes.io/gpu": "1"})) == "SchedulerError"
 
 
 def test_an_operator_that_pins_no_pods():

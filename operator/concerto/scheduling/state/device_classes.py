@@ -9,7 +9,7 @@ from __future__ import annotations
 from concerto.api.deviceclass import DeviceClass
 from concerto.scheduling.state.changes import Change
 
-_BY_NAME = "deviceclass.resource.kubernetes.io/"
+BY_NAME = "deviceclass.resource.kubernetes.io/"
 """Followed by the name of a DeviceClass, it is a resource of each, whatever else the class is requested by."""
 
 
@@ -27,7 +27,7 @@ class DeviceClasses:
     def set(self, device_class: DeviceClass) -> Change:
         """A DeviceClass as the API server has it now."""
         name = device_class.name
-        resources = frozenset({_BY_NAME + name, device_class.extended_resource or _BY_NAME + name})
+        resources = frozenset({BY_NAME + name, device_class.extended_resource or BY_NAME + name})
         if self._resources.get(name) == resources:
             return Change.NOTHING
         self._forget(name)

@@ -10,6 +10,7 @@ import numpy as np
 from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
+from concerto.scheduling.state.device_classes import BY_NAME
 from concerto.scheduling.state.resources import PODS
 
 _EXCLUSIVE = "Insufficient cpu beside exclusive CPUs of pinned pods"
@@ -43,9 +44,12 @@ class NodeResources(FilterDefaults):
         return codes
 
     def no_node_helps(self, state: Query) -> bool:
-        """A resource that no node offers is one of devices, which Concerto does not allocate."""
+        """Devices are requested by the name of their class, and Concerto does not allocate them.
+
+        A new node may have a device plugin that offers any other resource.
+        """
         table = state.cluster.resources
-        return any(table.device_classes.offering(r) and not table.is_offered(r) for r in state.pod.shape.requests)
+        return any(r.startswith(BY_NAME) and not table.is_offered(r) for r in state.pod.shape.requests)
 
     def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """A node counts under each resource that it lacks; devices that it does not offer itself are named as such."""
