@@ -106,7 +106,6 @@ def test_of_a_large_pod_the_same_is_read_as_if_it_were_decoded_whole(whole: Obje
     event = decode_pods(orjson.dumps({"type": "MODIFIED", "object": whole}))
     assert event["type"] == "MODIFIED"
     for read in (*page["items"], event["object"]):
-        read["metadata"].pop("managedFields")
         assert trim_pod(read) == expected
 
 
@@ -116,8 +115,15 @@ def test_of_a_large_annotation_nothing_is_held() -> None:
         assert trim_pod(pod(metadata={"annotations": each}))["metadata"]["annotations"] == {}
 
 
-async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(tmp_path) -> None:
-    texts = [orjson.dumps(pod(f"p{n}")) for n in range(3)]
+LARGE = {
+    "environment": MAIN,
+    "arguments": MAIN | {"env": [], "args": [f"{n % 90 + 10}" for n in range(200_000)]},
+}
+
+
+@pytest.mark.parametrize("container", LARGE.values(), ids=LARGE)
+async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(container, tmp_path) -> None:
+    texts = [orjson.dumps(pod(f"p{n}", spec={"containers": [container]})) for n in range(3)]
     body = b'{"metadata":{"resourceVersion":"9"},"items":[' + b",".join(texts) + b"]}"
     machine = Machine(tmp_path, "v2")
 
