@@ -1,7 +1,7 @@
 """DeviceClasses, by the extended resources that pods request of them.
 
 kube-scheduler allocates devices for such requests on nodes that do not offer the resource themselves. Concerto
-allocates none: a pod that needs them waits, and is told why.
+allocates none: a pod that needs them waits, and its event says why.
 """
 
 from __future__ import annotations
