@@ -15,7 +15,7 @@ from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.processes import NAMESPACE, Process, concerto_command
 from e2e.testbed.system import REPOSITORY
 from e2e.testbed.waiting import eventually
-from support.crd_schemas import documents
+from support.crd_schemas import documents, yaml_of_docs
 
 BASE = REPOSITORY / "manifests" / "base"
 COMPONENTS = tuple(sorted(path.name for path in (REPOSITORY / "manifests" / "components").iterdir()))
@@ -158,10 +158,7 @@ def test_flow_control_gives_requests_the_priority_level_that_it_says(concerto_cl
 
 
 KUSTOMIZATIONS = [
-    pytest.param(text, id=f"{page.stem} {number}")
-    for page in sorted((REPOSITORY / "docs").glob("*.md"))
-    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
-    if "kind: Kustomization" in text
+    pytest.param(text, id=f"{page} {number}") for page, number, text in yaml_of_docs() if "kind: Kustomization" in text
 ]
 OURS = r"https://git\.example\.com/platform/concerto\.git//manifests/([\w/-]+)\?ref=\S+"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +18,7 @@ from concerto.kube import Resource, resources
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.testbed.concerto_objects import API_VERSION, ASSIGNMENT, NAMESPACED_KINDS, build_object
-from support.crd_schemas import documents
+from support.crd_schemas import documents, yaml_of_docs
 
 pytestmark = pytest.mark.apiserver
 
@@ -141,17 +140,15 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def _examples() -> Iterator[Any]:
     """Objects of our kinds in the docs; a part of a spec as the whole object. Those with an ellipsis are left out."""
-    for page in sorted((REPOSITORY / "docs").glob("*.md")):
-        blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
-        for number, block in enumerate(blocks):
-            if "..." in block or "…" in block:
-                continue
-            for obj in documents(block):
-                if "kind" not in obj and page.stem in PARTS:
-                    kind, spec = PARTS[page.stem]
-                    obj = build_object(kind, "example", spec | obj.get("spec", obj))
-                if obj.get("apiVersion") == API_VERSION:
-                    yield pytest.param(obj, id=f"{page.stem} {number}: {obj['kind']}")
+    for page, number, text in yaml_of_docs():
+        if "..." in text or "…" in text:
+            continue
+        for obj in documents(text):
+            if "kind" not in obj and page in PARTS:
+                kind, spec = PARTS[page]
+                obj = build_object(kind, "example", spec | obj.get("spec", obj))
+            if obj.get("apiVersion") == API_VERSION:
+                yield pytest.param(obj, id=f"{page} {number}: {obj['kind']}")
 
 
 @pytest.mark.parametrize("example", list(_examples()))

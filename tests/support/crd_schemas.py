@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,13 @@ def documents(source: Path | str) -> list[dict[str, Any]]:
     """The objects of a YAML file, or of a text."""
     text = source.read_text() if isinstance(source, Path) else source
     return [document for document in yaml.load_all(text, YAML_LOADER) if document]
+
+
+def yaml_of_docs() -> Iterator[tuple[str, int, str]]:
+    """Each YAML example of the docs: name of the page, number of the example there, and text."""
+    for page in sorted((REPOSITORY / "docs").glob("*.md")):
+        blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        yield from ((page.stem, number, text) for number, text in enumerate(blocks))
 
 
 CRDS: dict[str, dict[str, Any]] = {

@@ -63,16 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     trace = parser.add_argument_group("trace", "what the laws that limit a node's pods have computed, with node")
     trace.add_argument("--trace", action="store_true", help="print the numbers of the last minutes")
-    for name, default, seconds, help_ in (
-        ("last", "5m", 300.0, "how far back"),
-        ("every", "10s", 10.0, "a line for each"),
-    ):
+    for name, default, help_ in (("last", "5m", "how far back"), ("every", "10s", "a line for each")):
         trace.add_argument(
             f"--{name}",
             type=duration("100ms", "24h", default),
-            default=seconds,
+            default=default,
             metavar="DURATION",
-            help=f"{help_} (default: {default})",
+            help=f"{help_} (default: %(default)s)",
         )
     trace.add_argument(
         "--operator-namespace",

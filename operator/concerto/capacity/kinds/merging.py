@@ -46,7 +46,8 @@ def read_rows(entries: Sequence[KindEntry]) -> tuple[list[str], Floats] | None:
     keys = [key for key, _ in entries]
     try:
         sums = np.array([(*numbers, *_ZEROS[len(numbers) :]) for _, numbers in entries])
-        is_odd = sums.shape != (len(keys), PUBLISHED) or sums.dtype.kind not in "fi" or len({"", *keys}) <= len(keys)
+        is_odd = sums.shape != (len(keys), PUBLISHED) or sums.dtype.kind not in "fi"
+        is_odd |= "" in keys or len({*keys}) != len(keys)
     except (TypeError, ValueError):
         return None
     if is_odd or not ((sums >= 0.0) & (sums <= MAX_SUM)).all():
