@@ -26,6 +26,8 @@ Object = dict[str, Any]
 
 _REMEMBERED_STARTS = 64
 """Pods whose starts and ends are compared: the quickest shows how long one takes on a node that is not held up."""
+_UNTIL_KUBELET_LOOKS_SECONDS = 0.5
+"""How long on average an end waits until kubelet looks for ended containers, which it does once a second."""
 _MAX_TEARDOWN_SECONDS = 10.0
 """How long after the end of its last container a pod's end may show at the API server; then the former is taken."""
 
@@ -208,13 +210,14 @@ class PodCosts:
         self._exited.pop(uid, None)
 
     def _held_up(self, ending: _Ending, until: float) -> float:
-        """Seconds by which the pod's start and end took longer than the quickest of late.
+        """Seconds by which contention made the pod's start and end longer: what they took beyond the quickest of late.
 
         On an overloaded node kubelet and container runtime wait for a CPU as pods do, and no pod's cgroup shows that.
+        The quickest happened to end just before kubelet looked; that others wait for its next look is no contention.
         """
         around = max(0.0, ending.started_at - ending.pod.bound_at) + max(0.0, until - ending.exited_at)
         self._around.append(around)
-        return around - min(self._around)
+        return max(0.0, around - min(self._around) - _UNTIL_KUBELET_LOOKS_SECONDS)
 
     def entries(self, counted: Mapping[str, float], now: float) -> tuple[KindEntry, ...]:
         """What was measured of each kind, as a SubspaceSnapshot carries it.

@@ -144,7 +144,21 @@ def test_starts_and_ends_that_an_overloaded_node_holds_up_make_no_kind_cheaper()
         costs.read({f"uid-p{i}": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
         costs.ended(f"uid-p{i}", NOW, NOW + 2.5)
         shown_ended(costs, f"p{i}", NOW + 2.5 + teardown)
-    assert cost_of(costs).share == pytest.approx(1.0 / 4.0, rel=0.01)
+    assert cost_of(costs).share == pytest.approx(20.0 / (4 * 4.0 + 16 * 4.5), rel=0.01)
+
+
+@pytest.mark.parametrize("held_up", [0.0, 6.0], ids=["idle", "overloaded"])
+def test_pods_that_wait_until_kubelet_looks_for_their_ends_cost_the_same_on_an_idle_and_on_an_overloaded_node(held_up):
+    """kubelet looks once a second, so that a place of 1 + 2 + 0.2 s is held for half a second more on average."""
+    costs = PodCosts()
+    for i in range(84):
+        extra = held_up if i >= 20 else 0.0
+        costs.on_pod(None, trim_pod(raw(f"p{i}", accepted=WALL - 1.0 - extra)), NOW, WALL)
+        costs.read({f"uid-p{i}": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+        costs.exited(f"uid-p{i}", NOW + 2.0)
+        costs.ended(f"uid-p{i}", NOW, NOW + 2.2)
+        shown_ended(costs, f"p{i}", NOW + 2.2 + (i % 11) / 10)
+    assert cost_of(costs).share == pytest.approx(1.0 / 3.7, rel=0.05)
 
 
 def test_a_runtime_that_an_overloaded_node_keeps_from_removing_cgroups_makes_no_kind_cheaper():
@@ -155,7 +169,7 @@ def test_a_runtime_that_an_overloaded_node_keeps_from_removing_cgroups_makes_no_
         costs.exited(f"uid-p{i}", NOW + 2.5)
         costs.ended(f"uid-p{i}", NOW, NOW + 2.5 + removal)
         shown_ended(costs, f"p{i}", NOW + 2.5 + removal)
-    assert cost_of(costs).share == pytest.approx(1.0 / 4.0, rel=0.01)
+    assert cost_of(costs).share == pytest.approx(20.0 / (4 * 4.0 + 16 * 4.5), rel=0.01)
 
 
 def test_the_end_of_a_pod_that_was_not_read_before_is_known_as_well():
@@ -166,7 +180,7 @@ def test_the_end_of_a_pod_that_was_not_read_before_is_known_as_well():
         costs.read({f"uid-p{i}": PodReading(0.4, 0.0, 0.0, 1e6)}, 1.0)
         costs.ended(f"uid-p{i}", NOW, NOW + 0.5 + removal)
         shown_ended(costs, f"p{i}", NOW + 0.5 + removal)
-    assert cost_of(costs).share == pytest.approx(0.4 / 2.0, rel=0.01)
+    assert cost_of(costs).share == pytest.approx(20 * 0.4 / (4 * 2.0 + 16 * 2.5), rel=0.01)
 
 
 def test_a_container_that_ends_before_others_does_not_end_its_pod():

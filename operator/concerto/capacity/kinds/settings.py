@@ -21,7 +21,8 @@ class KindSettings:
         burst: work that a node may be given at once, in parts of what it does in a pod's life.
         min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
             compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
-            or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods.
+            or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods. With more,
+            longer pods would wait for each other throughout their Job: as much work is on its way as was given at once.
         light_share: cores that a light pod takes at most. It does not wait until the work of heavier pods is done: that
             takes as long as many light ones live, and a light pod hardly adds to that work.
         light_burst: ``burst`` for light pods, whose work is short beside their lives even if they all compute at once.
@@ -46,7 +47,7 @@ class KindSettings:
     max_head_room: float = 2.0
     pace: float = 1.0
     burst: float = 0.15
-    min_burst_seconds: float = 1.25
+    min_burst_seconds: float = 0.6
     light_share: float = 0.125
     light_burst: float = 0.3
     max_paced_seconds: float = 30.0
