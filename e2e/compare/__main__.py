@@ -151,7 +151,7 @@ def calibrate_simulator(runs: Sequence[Run], docs: Path | None) -> int:
     """Fit the simulator's nodes to the runs, and print its figures beside the real ones; the exit status."""
     real = calibrate.real_figures(runs)
     try:
-        plant, error = calibrate.fit(real, simulate)
+        plant, error = calibrate.fit(real, simulate, calibrate.plant_of(runs))
     except ValueError as error:
         say(str(error))
         return 1

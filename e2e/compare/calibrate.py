@@ -3,7 +3,8 @@
 What a pod computes is known from the runs themselves. Four numbers of the nodes are not, and are fitted to the runs of
 kube-scheduler alone: the delay until a container runs, the CPU time that kubelet and runtime take to start one and to
 end one, and the share of the CPUs that the control plane and the rest of the machine take. Concerto's runs take no part
-in the fit: those of the simulator are predictions.
+in the fit: those of the simulator are predictions. How long kubelet takes to take a pod down is measured in the runs
+themselves.
 """
 
 from __future__ import annotations
@@ -39,19 +40,21 @@ RunAll = Callable[[Sequence[Task]], Iterable[Recorder]]
 
 @dataclass(frozen=True)
 class Plant:
-    """The numbers that are fitted.
+    """The numbers that are fitted, and one that is measured.
 
     Attributes:
         start_seconds: mean time from a pod's binding until kubelet and runtime begin to compute for it.
         start_core_seconds: CPU time to start a pod.
         end_core_seconds: CPU time to end one.
         other_cpu: share of each node's CPU that others take.
+        teardown_seconds: measured: time from the report that a container has ended to its pod's terminal phase.
     """
 
     start_seconds: float = 0.6
     start_core_seconds: float = 0.2
     end_core_seconds: float = 0.1
     other_cpu: float = 0.2
+    teardown_seconds: float = NodeModelSettings.teardown_seconds
 
     def settings(self) -> NodeModelSettings:
         """The simulator's nodes."""
@@ -63,6 +66,7 @@ class Plant:
             start_core_seconds=self.start_core_seconds,
             end_core_seconds=self.end_core_seconds,
             other_cpu=self.other_cpu,
+            teardown_seconds=self.teardown_seconds,
         )
 
     def changed(self, name: str, factor: float) -> Plant:
@@ -133,6 +137,12 @@ def real_figures(runs: Iterable[Run]) -> dict[Key, Real]:
         )
         for key, of in found.items()
     }
+
+
+def plant_of(runs: Iterable[Run]) -> Plant:
+    """Where a fit begins: with what is measured, as far as the runs say it."""
+    measured = [run.teardown_seconds for run in runs if run.teardown_seconds is not None]
+    return Plant(teardown_seconds=statistics.median(measured)) if measured else Plant()
 
 
 def work_of_parts(parts: Sequence[Part], counts: Sequence[int], core_seconds: float) -> list[float]:
@@ -240,6 +250,7 @@ def summary(plant: Plant, figures: Sequence[Figure]) -> list[str]:
     lines = [
         f"- fitted: {plant.start_seconds:.2f} s until a start begins, {plant.start_core_seconds:.2f} core-seconds a "
         f"start, {plant.end_core_seconds:.2f} an end, {plant.other_cpu:.0%} of the CPUs for others",
+        f"- not fitted: {plant.teardown_seconds:.2f} s from the report of a container's end to its pod's last phase",
         f"- the simulator orders {alike} of {pairs} pairs of schedulers as the real nodes do, by the pods' mean",
     ]
     for name, of in (("kube-scheduler (fitted)", theirs), ("Concerto (predicted)", ours)):

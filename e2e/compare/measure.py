@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from e2e.compare.observation import Run, max_on_node, times_of
+from e2e.compare.observation import Run, max_on_node, teardown_seconds, times_of
 from e2e.compare.shell_work import steps_per_second
 from e2e.compare.workloads import CONCERTO, Workload
 from e2e.testbed.pod_cpu import PodCpu, machine_cpu_seconds
@@ -54,6 +55,7 @@ class Bench:
             took, used = time.time() - began, cpu.seconds() - before
             others = machine_cpu_seconds() - machine_before - used
             times = times_of(recorder.latest("pods"), names)
+            teardowns = teardown_seconds(recorder.pod_versions(), names)
         wrong = recorder.verify().violations if scheduler == CONCERTO else []
         self._remove(names)
         return Run(
@@ -67,6 +69,7 @@ class Bench:
             used / pods,
             others / took,
             wrong,
+            statistics.fmean(teardowns) if teardowns else None,
         )
 
     def _wait(self, recorder: Recorder, names: Sequence[str], pods: int) -> bool:

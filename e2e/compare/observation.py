@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from concerto.api.pod_end import TERMINAL
 from concerto.api.timestamps import parse_timestamp
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
@@ -60,6 +61,8 @@ class Run(Stored):
         other_cores: cores that everything but the pods used meanwhile: control plane, kubelets, agents, operator, and
             whatever else ran on the machine.
         wrong: what the independent recorder found in Concerto's placements.
+        teardown_seconds: mean time from the report that a pod's container has ended to its terminal phase, as a watch
+            shows both; None in runs that are older than this figure.
     """
 
     workload: str
@@ -72,6 +75,7 @@ class Run(Stored):
     core_seconds_per_pod: float
     other_cores: float
     wrong: Sequence[str] = field(default_factory=tuple)
+    teardown_seconds: float | None = None
 
     @property
     def pod_mean(self) -> float:
@@ -125,3 +129,23 @@ def max_on_node(pods: Iterable[PodTimes]) -> int:
             running += change
             most = max(most, running)
     return most
+
+
+def teardown_seconds(versions: Iterable[tuple[float, Mapping[str, Any]]], jobs: Iterable[str]) -> list[float]:
+    """Of each pod of some Jobs, seconds from the report that its containers have ended to its terminal phase.
+
+    Args:
+        versions: of pods, in the order in which a watch showed them, and when each came, in seconds.
+        jobs: names of the Jobs.
+    """
+    names, shown, found = set(jobs), dict[str, float](), dict[str, float]()
+    for at, pod in versions:
+        if pod["metadata"].get("labels", {}).get(JOB_LABEL) not in names:
+            continue
+        uid, status = pod["metadata"]["uid"], pod.get("status") or {}
+        containers = status.get("containerStatuses") or ()
+        if containers and all("terminated" in (each.get("state") or {}) for each in containers):
+            shown.setdefault(uid, at)
+        if status.get("phase") in TERMINAL and uid in shown:
+            found.setdefault(uid, at - shown[uid])
+    return [*found.values()]

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from concerto.simulation.scheduling.experiments import run_task
 from e2e.compare import beside_server, calibrate, latency
 from e2e.compare.__main__ import missing, plan, within
 from e2e.compare.calibrate import Plant
-from e2e.compare.observation import PodTimes, Run, max_on_node, times_of
+from e2e.compare.observation import PodTimes, Run, max_on_node, teardown_seconds, times_of
 from e2e.compare.report import cells, goals, table
 from e2e.compare.shell_work import steps_per_second
 from e2e.compare.workloads import CONCERTO, WORKLOADS, Part
@@ -43,6 +44,37 @@ def a_pod(job: str, phase: str = "Succeeded") -> dict[str, Any]:
 def test_a_pod_lasts_from_podscheduled_to_the_end_of_its_container() -> None:
     (found,) = times_of([a_pod("ours"), a_pod("other"), a_pod("ours", "Running")], ["ours"])
     assert (found.node, found.ended - found.scheduled, found.ended - found.started) == ("n1", 6.0, 4.0)
+
+
+def test_teardown_is_what_lies_between_the_containers_end_and_the_terminal_phase_in_a_watch() -> None:
+    def version(uid: str, phase: str, *states: str, job: str = "ours") -> dict[str, Any]:
+        statuses = [{"state": {state: {}}} for state in states]
+        labels = {"batch.kubernetes.io/job-name": job}
+        return {
+            "metadata": {"uid": uid, "labels": labels},
+            "status": {"phase": phase, "containerStatuses": statuses},
+        }
+
+    versions = [
+        (1.0, version("a", "Pending")),
+        (2.0, version("a", "Running", "running")),
+        (3.0, version("a", "Running", "terminated", "running")),
+        (4.0, version("a", "Running", "terminated", "terminated")),
+        (4.5, version("other", "Succeeded", "terminated", job="other")),
+        (5.0, version("a", "Running", "terminated", "terminated")),
+        (5.25, version("a", "Succeeded", "terminated", "terminated")),
+        (6.0, version("a", "Succeeded", "terminated", "terminated")),
+        (7.0, version("both at once", "Succeeded", "terminated")),
+        (8.0, version("never ran", "Failed")),
+    ]
+    assert teardown_seconds(versions, ["ours"]) == [1.25, 0.0]
+
+
+def test_a_fit_begins_with_the_teardown_that_the_runs_have_measured() -> None:
+    older, newer = a_run("200m", 80.0, [5.0]), replace(a_run("200m", 80.0, [5.0]), teardown_seconds=1.5)
+    assert calibrate.plant_of([older]) == Plant()
+    assert calibrate.plant_of([older, newer, replace(newer, teardown_seconds=1.25)]).teardown_seconds == 1.375
+    assert calibrate.plant_of([newer]).settings().teardown_seconds == 1.5
 
 
 ON_A_NODE: dict[str, tuple[list[tuple[str, float, float]], int]] = {

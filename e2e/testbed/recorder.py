@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,6 +38,7 @@ class Recorder:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._events: list[Event] = []
+        self._pods: list[tuple[float, dict[str, Any]]] = []
         self._threads: list[threading.Thread] = []
         self.gaps: list[str] = []
 
@@ -112,6 +114,8 @@ class Recorder:
     def _note(self, change: str, kind: str, obj: dict[str, Any]) -> None:
         with self._lock:
             self._events.append((revision_of(obj), kind, change, obj))
+            if kind == "pods":
+                self._pods.append((time.monotonic(), obj))
 
     def latest(self, kind: str) -> list[dict[str, Any]]:
         """The newest version seen of each object of a kind that has not been deleted."""
@@ -119,6 +123,11 @@ class Recorder:
             events = sorted((e for e in self._events if e[1] == kind), key=lambda e: e[0])
         found = {obj["metadata"]["uid"]: (change, obj) for _, _, change, obj in events}
         return [obj for change, obj in found.values() if change != "DELETED"]
+
+    def pod_versions(self) -> list[tuple[float, dict[str, Any]]]:
+        """All versions of pods, in the order in which they came, and when each did: monotonic seconds."""
+        with self._lock:
+            return list(self._pods)
 
     def writers(self) -> set[str]:
         """The instances of the operator that have written placement records so far."""

@@ -16,6 +16,7 @@ AT_ONCE = NodeModelSettings(
     start_seconds=(0.0, 0.0),
     start_when_full_seconds=0.0,
     end_seconds=(0.0, 0.0),
+    teardown_seconds=0.0,
     spike_seconds=0.0,
     spike_threads=0,
     system_cpu=0.0,

@@ -25,7 +25,8 @@ class HollowSettings:
         count: how many nodes.
         prefix: of their names (``PREFIX-0000`` on), and the fleet's own name in their label.
         shape: what each of them has.
-        model: constants of the node model.
+        model: constants of the node model. Simulated kubelets take pods down at once: they write no status between
+            Running and the terminal phase.
         seed: of all chance.
         lease_seconds: how often each Lease is renewed; None: 8 s, or 60 s from 101 nodes on, which needs a controller
             manager with `CONTROLLER_MANAGER_FLAGS`.
@@ -42,7 +43,7 @@ class HollowSettings:
     count: int = 100
     prefix: str = "hollow"
     shape: NodeShape = field(default_factory=NodeShape)
-    model: NodeModelSettings = field(default_factory=NodeModelSettings)
+    model: NodeModelSettings = field(default_factory=lambda: NodeModelSettings(teardown_seconds=0.0))
     seed: int = 0
     lease_seconds: float | None = None
     writes_in_flight: int = 32

@@ -38,8 +38,11 @@ class Policy(Protocol):
     def pod_running(self, pod: SimPod, now: float) -> None:
         """A pod's status has become Running."""
 
+    def containers_ended(self, pod: SimPod, now: float) -> None:
+        """A pod's status shows that its containers have ended. Its phase says so only once it has been taken down."""
+
     def pod_ended(self, pod: SimPod, now: float) -> None:
-        """A pod's end (or deletion) has been seen."""
+        """A pod's terminal phase (or deletion) has been seen."""
 
     def bind_failed(self, pod: SimPod, now: float) -> None:
         """A binding was refused, or its outcome is unknown; the pod has been read again and has no node."""
@@ -71,10 +74,12 @@ class World:
     def __init__(self, setup: Setup, policy: Policy, seed: int) -> None:
         self.setup = setup
         self.policy = policy
-        streams = np.random.SeedSequence(seed).spawn(4)
-        pods_rng, plant_rng, api_rng, policy_rng = (np.random.default_rng(s) for s in streams)
+        streams = np.random.SeedSequence(seed).spawn(5)
+        pods_rng, plant_rng, api_rng, policy_rng, ends_rng = (np.random.default_rng(s) for s in streams)
         self.rng = policy_rng
         self._api_rng = api_rng
+        # Of its own: who waits for phases has the same run whenever containers' ends are shown
+        self._ends_rng = ends_rng
         self.now = 0.0
         self.nodes = [spec for spec in setup.nodes for _ in range(spec.count)]
         self.fleet = NodeFleet(
@@ -103,16 +108,16 @@ class World:
         self._sequence += 1
         heapq.heappush(self._queue, (self.now + seconds, self._sequence, what))
 
-    def watch(self, what: Callable[[], None]) -> None:
+    def watch(self, what: Callable[[], None], rng: np.random.Generator | None = None) -> None:
         """Deliver a watch event: after the watch's latency, and not while the API server is down."""
-        delay = self._draw(self.setup.api.watch_seconds)
+        delay = self._draw(self.setup.api.watch_seconds, rng)
         self.after(delay + max(0.0, self._api_down_until - self.now), what)
 
-    def write(self, what: Callable[[], None]) -> bool:
+    def write(self, what: Callable[[], None], rng: np.random.Generator | None = None) -> bool:
         """Send a write; False if the API server is down, so that nothing was sent."""
         if self.api_down:
             return False
-        self.after(self._draw(self.setup.api.write_seconds), what)
+        self.after(self._draw(self.setup.api.write_seconds, rng), what)
         return True
 
     def wake(self) -> None:
@@ -172,8 +177,8 @@ class World:
 
     # -- the API server, the Job controller, the node controller
 
-    def _draw(self, bounds: tuple[float, float]) -> float:
-        return bounds[0] + (bounds[1] - bounds[0]) * float(self._api_rng.random())
+    def _draw(self, bounds: tuple[float, float], rng: np.random.Generator | None = None) -> float:
+        return bounds[0] + (bounds[1] - bounds[0]) * float((rng or self._api_rng).random())
 
     def _create(self, pod: SimPod) -> None:
         if self.api_down:
@@ -234,10 +239,27 @@ class World:
             self.gangs.exited(pod, change.at, completed=change.reason == "Completed")
             if change.reason == "Completed":
                 self._done.add(first_name(pod))  # a pod whose end was not seen runs again, and counts once
+        elif change.change is Change.ENDED:
+            self._show_end(pod)
         elif change.change is Change.TERMINATED:
             if change.reason == "Deleted" and change.measured is not None:
                 self.gangs.lost(change.measured.work)
             self._status(pod, "Succeeded" if change.reason == "Completed" else "Failed")
+
+    def _show_end(self, pod: SimPod) -> None:
+        """The kubelet writes that the containers have ended, and tries again while the API server is down."""
+
+        def written() -> None:
+            if pod.phase in ("Pending", "Running"):
+                pod.ended = True
+                self.watch(seen, self._ends_rng)
+
+        def seen() -> None:
+            if pod.phase in ("Pending", "Running"):
+                self.policy.containers_ended(pod, self.now)
+
+        if not self.write(written, self._ends_rng):
+            self.after(1.0, lambda: self._show_end(pod))
 
     def _status(self, pod: SimPod, phase: str) -> None:
         """The kubelet writes a pod's status, and tries again while the API server is down."""
@@ -258,6 +280,7 @@ class World:
     def _evicted(self, pod: SimPod) -> None:
         if pod.node is None or pod.phase not in ("Pending", "Running"):
             return
+        pod.deleting = True
         if pod.uid in self._started:
             self.fleet.delete(pod.uid, pod.node, self.now)
         else:

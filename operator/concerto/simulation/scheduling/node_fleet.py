@@ -114,7 +114,7 @@ class NodeFleet:
         events = self._events
         while events and events[0][0] <= now:
             at, _, what, node, pod = heapq.heappop(events)
-            if not self._nodes[node].alive or (pod is not None and pod.over and what != _TERMINATED):
+            if not self._nodes[node].alive or (pod is not None and pod.over and what not in _AFTER_THE_END):
                 continue
             _HANDLERS[what](self, at, node, pod)
         out, self._out = self._out, []
@@ -203,8 +203,7 @@ class NodeFleet:
                 done.finish = group.attained  # its work is done, exactly
                 done.end_burst()
                 if isinstance(done, RuntimeWork):
-                    ends = done.then == _TERMINATED
-                    self._push(at + (self._draw(self.settings.end_seconds) if ends else 0.0), done.then, node, done.of)
+                    self._push(max(at, done.not_before), done.then, node, done.of)
                     continue
                 if done.bursts_left > 0:
                     done.bursts_left -= 1
@@ -227,7 +226,7 @@ class NodeFleet:
         self._nodes[node].spikes += 1
         self._push(at + self.settings.spike_seconds, _SPIKE_OFF, node, None)
         if self.settings.start_core_seconds:
-            self._compute_for(RuntimeWork(pod, self.settings.start_core_seconds, _RUN))
+            self._compute_for(RuntimeWork(pod, self.settings.start_core_seconds, _RUN, at))
         self._refresh(node, at)
 
     def _compute_for(self, work: RuntimeWork) -> None:
@@ -288,16 +287,25 @@ class NodeFleet:
             state.spikes += 1  # the caller shares the cores anew
             self._push(at + self.settings.spike_seconds, _SPIKE_OFF, pod.node, None)
         pod.reason = reason
+        self._push(at + self._draw(self.settings.end_seconds), _ENDED, pod.node, pod)
+
+    def _ended(self, at: float, node: int, pod: RunningPod | None) -> None:
+        """The kubelet shows that the container has ended, and begins to take the pod down."""
+        assert pod is not None
+        self._nodes[node].attain(at)
+        pod.measurement = pod.measured(at)
+        self._out.append(Transition(at, Change.ENDED, pod.key, node, pod.reason, pod.measurement))
+        down_at = at + self.settings.teardown_seconds
         if self.settings.end_core_seconds:
-            self._compute_for(RuntimeWork(pod, self.settings.end_core_seconds, _TERMINATED))
+            self._compute_for(RuntimeWork(pod, self.settings.end_core_seconds, _TERMINATED, down_at))
+            self._refresh(node, at)
         else:
-            self._push(at + self._draw(self.settings.end_seconds), _TERMINATED, pod.node, pod)
+            self._push(down_at, _TERMINATED, node, pod)
 
     def _terminated(self, at: float, node: int, pod: RunningPod | None) -> None:
         assert pod is not None
-        self._nodes[node].attain(at)
         self._nodes[node].pods.pop(pod.key, None)
-        self._out.append(Transition(at, Change.TERMINATED, pod.key, node, pod.reason, pod.measured(at)))
+        self._out.append(Transition(at, Change.TERMINATED, pod.key, node, pod.reason, pod.measurement))
 
     def _spike_off(self, at: float, node: int, pod: RunningPod | None) -> None:
         state = self._nodes[node]
@@ -306,7 +314,8 @@ class NodeFleet:
         self._refresh(node, at)
 
 
-_CONTAINER, _RUN, _COMPUTE, _FINISH, _MEMORY, _SPIKE_OFF, _TERMINATED = range(7)
+_CONTAINER, _RUN, _COMPUTE, _FINISH, _MEMORY, _SPIKE_OFF, _ENDED, _TERMINATED = range(8)
+_AFTER_THE_END = (_ENDED, _TERMINATED)
 _HANDLERS = {
     _CONTAINER: NodeFleet._container,
     _RUN: NodeFleet._run,
@@ -314,5 +323,6 @@ _HANDLERS = {
     _FINISH: NodeFleet._finish,
     _MEMORY: NodeFleet._take_memory,
     _SPIKE_OFF: NodeFleet._spike_off,
+    _ENDED: NodeFleet._ended,
     _TERMINATED: NodeFleet._terminated,
 }

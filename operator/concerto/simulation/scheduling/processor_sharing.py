@@ -47,6 +47,7 @@ class RunningPod:
         "held",
         "key",
         "load",
+        "measurement",
         "memory",
         "node",
         "over",
@@ -72,6 +73,7 @@ class RunningPod:
         self.begins = math.inf  # when it next begins to compute; infinity while that is open
         self.used = 0.0
         self.seen = 0.0  # when the kubelet saw it
+        self.measurement: PodMeasurement | None = None  # the agent's last, once its end has been shown
         self.stalled = 0.0  # over bursts that have ended; during one, less what its group had before it
         self.finish = 0.0  # service attained in its group at which its present burst ends
 
@@ -113,14 +115,15 @@ class RuntimeWork(RunningPod):
 
     Attributes:
         then: what happens to the pod once it is done, for the owner of the node's events.
+        not_before: when that happens at the earliest.
         of: the pod.
     """
 
-    __slots__ = ("of", "then")
+    __slots__ = ("not_before", "of", "then")
 
-    def __init__(self, of: RunningPod, core_seconds: float, then: int) -> None:
+    def __init__(self, of: RunningPod, core_seconds: float, then: int, not_before: float) -> None:
         super().__init__(of.key, of.node, PodLoad(core_seconds=core_seconds))
-        self.then, self.of = then, of
+        self.then, self.of, self.not_before = then, of, not_before
 
 
 _RUNTIME = -1.0

@@ -126,7 +126,7 @@ class Recorder:
 
     @staticmethod
     def _ended(pod: SimPod) -> bool:
-        return pod.phase in ("Succeeded", "Failed", "Deleted")
+        return pod.ended or pod.phase in ("Succeeded", "Failed", "Deleted")
 
     def bound(self, pod: SimPod, node: int, now: float) -> None:
         """A binding took effect."""

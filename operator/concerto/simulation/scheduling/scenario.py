@@ -232,6 +232,7 @@ _PLANT: dict[str, tuple[str, _Reader]] = {
     "startSeconds": ("start_seconds", lambda n: n.pair()),
     "startWhenFullSeconds": ("start_when_full_seconds", lambda n: n.number()),
     "endSeconds": ("end_seconds", lambda n: n.pair()),
+    "teardownSeconds": ("teardown_seconds", lambda n: n.number()),
     "spikeSeconds": ("spike_seconds", lambda n: n.number()),
     "spikeThreads": ("spike_threads", lambda n: n.whole(0, 64)),
     "startCoreSeconds": ("start_core_seconds", lambda n: n.number()),

@@ -95,7 +95,11 @@ class JobSpec:
 
 @dataclass(slots=True)
 class SimPod:
-    """One pod object. A pod that has to be made again (OOM, lost node) is a new object with a new uid."""
+    """One pod object. A pod that has to be made again (OOM, lost node) is a new object with a new uid.
+
+    Its status shows that its container has ended (``ended``) before its phase does, and ``deleting`` that its deletion
+    has been requested.
+    """
 
     uid: str
     job: JobSpec
@@ -106,6 +110,8 @@ class SimPod:
     phase: str = "Pending"
     bound_at: float | None = None
     gang: str = ""
+    ended: bool = False
+    deleting: bool = False
 
     @property
     def name(self) -> str:

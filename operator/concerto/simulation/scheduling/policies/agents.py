@@ -113,25 +113,30 @@ class Agents:
         self.report: CapacityReport | None = None
 
     def transition(self, change: Transition) -> None:
-        """A pod's cgroup has come or gone."""
+        """A pod's cgroups have come or gone, or its status has been seen.
+
+        A pod counts until its container has ended, and holds its place until its status shows that.
+        """
         node, uid = change.node, str(change.pod)
         if change.change is Change.CGROUP_CREATED:
             self.running[node][uid] = change.at
             self.pipeline.pod_started(node, change.at)
             self._start_costs[node].started_or_ended()
-        elif change.change is Change.TERMINATED:
+        elif change.change is Change.EXITED:
             started = self.running[node].pop(uid, None)
             if started is not None:
                 self.pipeline.pod_ended(node, started, change.at, uid)
                 self._start_costs[node].started_or_ended()
-                if change.measured is not None and change.reason == "Completed":
-                    measured = self._start_costs[node].added_to(self._corrected(change.measured))
-                    kind = self._kind_of_pod(uid)
-                    self._kinds[node].pod_ended(kind, measured, change.at)
-                    known = self._published_kinds[node].get(kind.key)
-                    is_news = self._measures_kinds and not (known is not None and known.ended)
-                    if is_news and not self.world.agent_dead(node):
-                        self._publish_kinds(node, change.at)
+        elif change.change is Change.ENDED and change.measured is not None and change.reason == "Completed":
+            self._note_cost(node, self._kind_of_pod(uid), change.measured, change.at)
+
+    def _note_cost(self, node: int, kind: Kind, pod: PodMeasurement, at: float) -> None:
+        """A pod of the kind has done its work."""
+        self._kinds[node].pod_ended(kind, self._start_costs[node].added_to(self._corrected(pod)), at)
+        known = self._published_kinds[node].get(kind.key)
+        is_news = self._measures_kinds and not (known is not None and known.ended)
+        if is_news and not self.world.agent_dead(node):
+            self._publish_kinds(node, at)
 
     def sample(self, readings: Readings, now: float) -> None:
         """One 10 Hz sample of all nodes."""

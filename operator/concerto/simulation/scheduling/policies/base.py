@@ -30,6 +30,9 @@ class QueueingPolicy:
     def pod_running(self, pod: SimPod, now: float) -> None:
         """See Policy."""
 
+    def containers_ended(self, pod: SimPod, now: float) -> None:
+        """See Policy."""
+
     def pod_ended(self, pod: SimPod, now: float) -> None:
         """See Policy."""
 

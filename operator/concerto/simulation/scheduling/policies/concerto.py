@@ -32,7 +32,13 @@ from concerto.simulation.scheduling.node_model import Transition
 from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.policies.agents import Agents, node_names
 from concerto.simulation.scheduling.policies.making_room import MakesRoom
-from concerto.simulation.scheduling.policies.raw_pods import SCHEDULER_NAME, earlier_run, in_one_column, raw_pod
+from concerto.simulation.scheduling.policies.raw_pods import (
+    SCHEDULER_NAME,
+    earlier_run,
+    in_one_column,
+    raw_ended_pod,
+    raw_pod,
+)
 from concerto.simulation.scheduling.workloads import SimPod
 
 _ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
@@ -95,7 +101,7 @@ class Concerto:
         self.queue = Queue()
         self.agents.attach(world, self._on_status, self._learn)
         self._woken_at = -math.inf  # when time alone next makes pods ready
-        self._shapes: dict[str, PodView] = {}
+        self._shapes: dict[tuple[str, bool, bool], PodView] = {}
         for node in range(len(self.names)):
             self.state.set_node(self._node_view(node, True))
         for job in world.setup.jobs:
@@ -123,9 +129,12 @@ class Concerto:
         return NodeView(self.names[node], self.names[node], {}, allocatable, ready=ready)
 
     def _view(self, pod: SimPod) -> PodView:
-        template = self._shapes.get(pod.job.name)
+        ended = pod.ended and pod.phase in ("Pending", "Running")
+        key = pod.job.name, ended, ended and pod.deleting
+        template = self._shapes.get(key)
         if template is None:
-            template = self._shapes[pod.job.name] = PodView.from_raw(raw_pod(pod.job))
+            raw = raw_ended_pod(pod.job, deleting=pod.deleting) if ended else raw_pod(pod.job)
+            template = self._shapes[key] = PodView.from_raw(raw)
         return dataclasses.replace(
             template,
             name=pod.uid,
@@ -170,6 +179,10 @@ class Concerto:
 
     def pod_running(self, pod: SimPod, now: float) -> None:
         """See Policy."""
+
+    def containers_ended(self, pod: SimPod, now: float) -> None:
+        """See Policy: what is measured of it is free, and what it requests is not."""
+        self._helped(self.state.set_pod(self._view(pod), now))
 
     def pod_ended(self, pod: SimPod, now: float) -> None:
         """See Policy."""

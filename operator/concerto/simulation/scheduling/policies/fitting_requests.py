@@ -19,7 +19,7 @@ _VPA_PERCENTILE, _VPA_MARGIN, _VPA_SAMPLE_SECONDS = 0.9, 1.15, 60.0
 
 
 def natural_share(job: JobSpec, plant: NodeModelSettings) -> float:
-    """Cores that a pod takes on an idle node, from its binding to its end, its start and end included."""
+    """Cores that a pod takes on an idle node, from its binding until its end is shown, its start and end included."""
     load = job.load
     runs = load.wait_seconds + load.core_seconds / load.threads
     if job.endless:

@@ -75,6 +75,10 @@ class Oracle(QueueingPolicy):
             self.sent[node].pop(pod.uid, None)
             self.memory[node] -= pod.load.memory_bytes
 
+    def containers_ended(self, pod: SimPod, now: float) -> None:
+        """See Policy: its memory is free."""
+        self.forget(pod)
+
     def pod_ended(self, pod: SimPod, now: float) -> None:
         """See Policy."""
         self.forget(pod)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from concerto.api.pod_kind import Kind, kind_of_pod
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, Table
@@ -50,7 +52,7 @@ def in_one_column(table: Table, cores_per_byte: float) -> Table:
     return {key: in_one(sums) for key, sums in table.items()}
 
 
-def raw_pod(job: JobSpec) -> dict[str, object]:
+def raw_pod(job: JobSpec) -> dict[str, Any]:
     """A pod of the job as the API server would hold it."""
     workload = "StatefulSet" if job.endless else "Job"
     requests = {}
@@ -67,9 +69,26 @@ def raw_pod(job: JobSpec) -> dict[str, object]:
             "ownerReferences": [{"kind": workload, "name": job.workload or job.name, "controller": True}],
         },
         "spec": {
+            "restartPolicy": "Always" if job.endless else "Never",
             "schedulerName": SCHEDULER_NAME,
             "priority": job.priority,
             "containers": [{"name": "main", "image": job.name, "resources": {"requests": requests}}],
         },
         "status": {"phase": "Pending"},
     }
+
+
+def raw_ended_pod(job: JobSpec, *, deleting: bool) -> dict[str, Any]:
+    """The same once its container has ended, and its kubelet has still to take it down.
+
+    Args:
+        job: the job.
+        deleting: whether its deletion was requested; else it has ended by itself.
+    """
+    raw = raw_pod(job)
+    if deleting:
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    raw["spec"]["nodeName"] = "node"
+    end = {"terminated": {"exitCode": 143 if deleting else 0}}
+    raw["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": end}]}
+    return raw
