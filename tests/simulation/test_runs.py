@@ -12,7 +12,7 @@ import pytest
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.cli import simulate as cli
-from concerto.simulation.scheduling import evaluate, latency, scenario
+from concerto.simulation.scheduling import evaluate, evaluate_grid, latency, scenario
 from concerto.simulation.scheduling.experiments import Task, run_task, trade
 from concerto.simulation.scheduling.kept_runs import run_tasks
 from concerto.simulation.scheduling.node_model import PodLoad
@@ -58,7 +58,7 @@ def test_requests_bound_what_kube_scheduler_puts_on_a_node():
         assert figures(f"kube-scheduler@{millicores}m")["pods_per_node"]["max"] == most
 
 
-class FourNodes(evaluate.Cell):
+class FourNodes(evaluate_grid.Cell):
     """A cell of the grid with 4 of its 19 nodes, and as many pods for each; `make evaluate` runs the whole grid."""
 
     def setup(self) -> Setup:
@@ -81,11 +81,28 @@ GRID_SAMPLE = [
 
 @pytest.mark.parametrize(("cell", "column"), GRID_SAMPLE)
 def test_the_law_does_not_run_away_on_a_sample_of_the_grid(cell, column):
-    columns = {column: evaluate.GRID_COLUMNS[column]}
-    (result,) = evaluate.run_grid([cell], columns, seeds=1, run=partial(run_tasks, workers=1))
-    assert result.worst_pct <= evaluate.RUNAWAY
+    columns = {column: evaluate_grid.GRID_COLUMNS[column]}
+    (result,) = evaluate_grid.run_grid([cell], columns, seeds=1, run=partial(run_tasks, workers=1))
+    assert result.worst_pct <= evaluate_grid.RUNAWAY
     # One seed and the worst cells in the sample: the bound on the median is evaluate's to show
     assert result.jct <= 1.35
+
+
+def test_some_cells_of_the_grid_are_printed_and_leave_the_docs_alone(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def run_grid(which, columns, seeds, run):
+        asked.append(([*map(str, which)], [*columns], seeds))
+        return [evaluate_grid.CellResult(which[0], "later run", 1.1, 0.3, 0.3)]
+
+    monkeypatch.setattr(evaluate, "run_grid", run_grid)
+    options = ["--only", "grid", "--seeds", "1", "--cell", "0.3/2/4", "--column", "later run"]
+    places = ["--out", str(tmp_path / "out"), "--docs", str(tmp_path / "docs.md")]
+    monkeypatch.setattr("sys.argv", ["evaluate", *options, *places])
+    evaluate.main()
+    assert asked == [(["0.3/2/4"], ["later run"], 1)]
+    assert "| 0.3 | 2 | 4 | 1.10 / 0.30 |" in capsys.readouterr().out
+    assert not (tmp_path / "docs.md").exists()
 
 
 def test_short_pods_finish_as_soon_as_with_the_best_requests_and_each_of_them_sooner():

@@ -7,12 +7,10 @@ where it was: the figures of each run stay in build/evaluation/runs until the si
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import resource
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 from concerto.api.capacity_settings import CapacitySettings, SlotSettings
 from concerto.simulation.scheduling import scenario
 from concerto.simulation.scheduling.evaluate_gangs import gang_lines, run_gangs
+from concerto.simulation.scheduling.evaluate_grid import GRID_COLUMNS, Cell, cells, grid_lines, run_grid
 from concerto.simulation.scheduling.evaluate_kinds import ablation_lines as kind_ablation_lines
 from concerto.simulation.scheduling.evaluate_kinds import kinds_table, run_kinds
 from concerto.simulation.scheduling.experiments import (
@@ -31,87 +30,17 @@ from concerto.simulation.scheduling.experiments import (
     trade,
 )
 from concerto.simulation.scheduling.kept_runs import KeptRuns, RunTasks, run_tasks
-from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies.registry import REQUEST_SWEEP
-from concerto.simulation.scheduling.setup import Setup
-from concerto.simulation.scheduling.workloads import JobSpec
 from concerto.simulation.studies import openb_replay
 
 COMMAND = "make evaluate"
 _ONE_PART = "python -m concerto.simulation.scheduling.evaluate --only"
-GRID_WAITS = (0.3, 2.0, 5.0)
-GRID_WORKS = (2.0, 10.0, 60.0)
-GRID_THREADS = (1, 4)
-GRID_COLUMNS = {"first run": "concerto", "later run": "concerto-known", "pods as units": "concerto-without-kinds"}
-"""Ways to run Concerto on the grid, by what the table calls them."""
-RUNAWAY = 2.0
-"""Pod completion over the best trade's from which a cell has run away (docs/references.md, "Evaluation")."""
 _PARTS = ("main", "gangs", "kinds", "kinds-ablation", "openb", "grid", "faults", "ablation", "scale")
 _SEEDS = 5
 _FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
 
 Figures = dict[str, Any]
 _YES = {True: "yes", False: "**no**"}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One workload of the robustness grid."""
-
-    wait: float
-    work: float
-    threads: int
-
-    def setup(self) -> Setup:
-        """19 nodes, and enough pods for several generations on each."""
-        count = 1000 if self.work < 60 else 500
-        load = PodLoad(wait_seconds=self.wait, core_seconds=self.work, threads=self.threads)
-        return Setup(jobs=(JobSpec("grid", count, load),))
-
-
-def cells() -> Iterator[Cell]:
-    """All workloads of the grid."""
-    return (Cell(*parts) for parts in itertools.product(GRID_WAITS, GRID_WORKS, GRID_THREADS))
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """A cell run in one way: ratios to the best of the request sweep, medians over seeds.
-
-    Attributes:
-        cell: the workload.
-        column: the way (``GRID_COLUMNS``).
-        jct: job completion over the best in the sweep.
-        pct: mean pod completion over the best trade's.
-        worst_pct: the same of the worst seed.
-    """
-
-    cell: Cell
-    column: str
-    jct: float
-    pct: float
-    worst_pct: float
-
-
-def run_grid(
-    which: Sequence[Cell], columns: Mapping[str, str], seeds: int, run: RunTasks = run_tasks
-) -> list[CellResult]:
-    """Concerto's defaults on grid cells, beside the request sweep of the same seeds."""
-    sweep = [f"kube-scheduler@{millicores}m" for millicores in REQUEST_SWEEP]
-    every = list(itertools.product(which, range(1, seeds + 1), (*sweep, *columns.values())))
-    tasks = [Task(cell.setup(), policy, seed, CapacitySettings()) for cell, seed, policy in every]
-    runs: dict[tuple[Cell, str], list[Figures]] = {}
-    for (cell, _, policy), figures in zip(every, run(tasks), strict=True):
-        runs.setdefault((cell, policy), []).append(figures)
-    found = []
-    for cell in which:
-        best = trade({policy: medians(runs[cell, policy]) for policy in sweep})
-        for column, policy in columns.items():
-            ours = runs[cell, policy]
-            jct = statistics.median(f["jct_s"] or float("inf") for f in ours)
-            pct = [f["pct_s"]["mean"] / best.trade_pct_s for f in ours]
-            found.append(CellResult(cell, column, jct / best.best_jct_s, statistics.median(pct), max(pct)))
-    return found
 
 
 def _run(name: str, seeds: int, run: RunTasks) -> dict[str, list[Figures]]:
@@ -215,7 +144,7 @@ _ABLATION_CELLS = (Cell(0.3, 2.0, 4), Cell(2.0, 10.0, 4), Cell(2.0, 60.0, 1), Ce
 def ablation_lines(seeds: int, run: RunTasks = run_tasks) -> list[str]:
     """A row for each ablation: job and pod seconds of the named scenarios, ratios (see the grid) of some cells."""
     setups = {name: scenario.load(name).setup for name in ("pi-2000", "sklearn-100")}
-    setups |= {f"{c.wait:g}/{c.work:g}/{c.threads}": c.setup() for c in _ABLATION_CELLS}
+    setups |= {str(cell): cell.setup() for cell in _ABLATION_CELLS}
     plain = CapacitySettings()
     sweep = [
         Task(setup, f"kube-scheduler@{m}m", seed, plain)
@@ -277,34 +206,6 @@ def _policy_table(figures: dict[str, Figures]) -> list[str]:
     return lines
 
 
-def _summary(column: str, found: Sequence[CellResult]) -> str:
-    jct, pct, worst = [r.jct for r in found], [r.pct for r in found], [r.worst_pct for r in found]
-    jobs = f"{statistics.median(jct):.3f}, {max(jct):.2f}, {sum(ratio > 1.15 for ratio in jct)}"
-    pods = f"{statistics.median(pct):.2f}, {max(pct):.2f}, {max(worst):.2f}"
-    return f"| {column} | {jobs} | {pods} | {sum(ratio > RUNAWAY for ratio in worst)} |"
-
-
-def _grid_table(results: Sequence[CellResult]) -> list[str]:
-    by_cell: dict[Cell, list[CellResult]] = {}
-    by_column: dict[str, list[CellResult]] = {}
-    for r in results:
-        by_cell.setdefault(r.cell, []).append(r)
-        by_column.setdefault(r.column, []).append(r)
-    lines = [
-        f"| {len(by_cell)} cells | job over the best of the sweep: median, most, above 1.15 | pod mean over the best "
-        f"trade's: median, most, worst seed | runaways (a seed above {RUNAWAY:g}) |",
-        "| --- | ---: | ---: | ---: |",
-        *(_summary(column, found) for column, found in by_column.items()),
-        "",
-        "| waiting s | core-s | threads | " + " | ".join(f"{column}: job / pod" for column in by_column) + " |",
-        "| ---: | ---: | ---: |" + " ---: |" * len(by_column),
-    ]
-    for cell, found in by_cell.items():
-        ratios = " | ".join(f"{r.jct:.2f} / {r.pct:.2f}" for r in found)
-        lines.append(f"| {cell.wait:g} | {cell.work:g} | {cell.threads} | {ratios} |")
-    return lines
-
-
 def _fault_table(rows: Sequence[tuple[str, Figures, Figures]]) -> list[str]:
     lines = ["| fault | job s | pod s mean | pods lost | bound twice | decisions beyond the ledger |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
@@ -333,6 +234,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=_SEEDS)
     parser.add_argument("--only", action="append", choices=_PARTS, default=[])
+    parser.add_argument("--cell", action="append", choices=[*map(str, cells())], help="of the grid; printed only")
+    parser.add_argument("--column", action="append", choices=GRID_COLUMNS, help="of the grid; printed only")
     parser.add_argument("--openb-pods", type=Path, help="the public trace openb-pods.csv; without it, no replay")
     parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
     parser.add_argument("--docs", type=Path, default=Path("docs/evaluation.md"))
@@ -376,8 +279,13 @@ def main() -> None:
         )
         keep("openb", replayed, openb_replay.table(replayed))
     if "grid" in parts:
-        results = run_grid(list(cells()), GRID_COLUMNS, args.seeds, run)
-        keep("grid", results, _grid_table(results))
+        which = [cell for cell in cells() if args.cell is None or str(cell) in args.cell]
+        columns = {name: way for name, way in GRID_COLUMNS.items() if args.column is None or name in args.column}
+        results = run_grid(which, columns, args.seeds, run)
+        if args.cell or args.column:
+            print("\n".join(grid_lines(results)))
+        else:
+            keep("grid", results, grid_lines(results))
     if "faults" in parts:
         faults = fault_rows(args.seeds, run)
         keep("faults", faults, _fault_table(faults))
