@@ -6,7 +6,6 @@ Run: ``pytest -s -m bench e2e/bench/test_bench_kinds.py --benchmark-columns=min,
 from __future__ import annotations
 
 import random
-import tracemalloc
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -16,6 +15,7 @@ from concerto.api.subspacesnapshot import KindEntry
 from concerto.capacity.kinds.cluster_kinds import ROWS_A_LOOK, ClusterKinds
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, to_entries
+from support.traced_memory import traced_memory
 
 pytestmark = pytest.mark.bench
 
@@ -39,13 +39,11 @@ def published(node: int, chance: random.Random) -> tuple[KindEntry, ...]:
 def cluster() -> ClusterKinds:
     found, chance = ClusterKinds(), random.Random(1)
     tables = [published(node, chance) for node in range(WORKLOADS)]
-    tracemalloc.start()
-    for node in range(NODES):
-        found.set_entries(f"n{node}", tables[node % WORKLOADS], 8.0, 2.0**35)
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with traced_memory() as memory:
+        for node in range(NODES):
+            found.set_entries(f"n{node}", tables[node % WORKLOADS], 8.0, 2.0**35)
     rows = NODES * len(tables[0])
-    print(f"\n{rows} rows of {NODES} nodes in {held / 2**20:.0f} MiB, {held / rows:.0f} bytes a row")
+    print(f"\n{rows} rows of {NODES} nodes in {memory.held / 2**20:.0f} MiB, {memory.held / rows:.0f} bytes a row")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from concerto_agent.pod_decoding import decode_pods
 from support.daemon_sets import daemon_affinity, owner
 from support.faulty_server import QUICK, faulty
 from support.node_trees import Machine
+from support.traced_memory import traced_memory
 
 Object = dict[str, Any]
 
@@ -133,15 +133,13 @@ async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(conta
     async with faulty([answer]) as server:
         files = NodeFiles(sys=machine.sys, proc=machine.proc)
         agent = Agent(server.session, "n1", files, "1", AgentSettings())
-        tracemalloc.start()
         try:
-            await agent._reflect_pods._list()
-            _, peak = tracemalloc.get_traced_memory()
+            with traced_memory() as memory:
+                await agent._reflect_pods._list()
         finally:
-            tracemalloc.stop()
             agent.measurement.close()
     assert [*agent._reflect_pods.store.values()] == [trim_pod(orjson.loads(text)) for text in texts]
-    assert peak < 8 * len(body), "decoded whole, they take 14 times as much as their text"
+    assert memory.peak < 8 * len(body), "decoded whole, they take 14 times as much as their text"
 
 
 def of_items(items: list[bytes], limits: list[int]) -> Callable[[web.Request], Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -33,6 +32,7 @@ from concerto_agent.nri.messages import (
 from concerto_agent.nri.protobuf import Fields, WireError, message, number, text
 from concerto_agent.nri.session import CpusetChange, Refused, Session
 from support.step_counts import steps_of
+from support.traced_memory import traced_memory
 
 PLUGIN = "nri.pkg.api.v1alpha1.Plugin"
 POD = (text(1, "sandbox"), text(2, "web-1"), text(3, "uid-1"), text(4, "shop"))
@@ -199,11 +199,9 @@ def test_what_nobody_asks_for_takes_no_memory(method, fields):
     head, tail = CONTAINER[:3], CONTAINER[3:]
     payload = message(1, *POD) + message(2, *head, fields, *tail)
     read = {"CreateContainer": read_container, "UpdateContainer": read_updated, "StartContainer": read_started}[method]
-    tracemalloc.start()
-    read(payload)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1.2 * len(payload) + 20_000, "the container's message is cut out of the payload, and nothing else"
+    with traced_memory() as memory:
+        read(payload)
+    assert memory.peak < 1.2 * len(payload) + 20_000, "the container's message is cut out, and nothing else"
 
 
 def test_a_field_that_nobody_asks_for_takes_few_steps():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +28,7 @@ from concerto.controllers.scheduling.workload_informers import trim_to_selector
 from concerto.scheduling.state.host_ports import HostPortIndex
 from concerto.scheduling.state.node_rows import NodeRows
 from support.daemon_sets import daemon_affinity
+from support.traced_memory import traced_memory
 
 Object = dict[str, Any]
 
@@ -121,14 +121,10 @@ def test_of_large_constraints_the_text_is_held_and_no_maps(spec: Object) -> None
     lines = [orjson.dumps({"type": "ADDED", "object": pod(spec, name=f"p{i}")}) for i in range(10)]
     decoder = PodDecoder(SharedParts())
     decoder.event(lines[0])
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         kept = [decoder.event(line)["object"] for line in lines]
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     assert 30_000 < len(lines[0]) < 64 * 1024
-    assert held < 2 * sum(map(len, lines)), "as maps, they take ten times as much as their text"
+    assert memory.held < 2 * sum(map(len, lines)), "as maps, they take ten times as much as their text"
     assert kept == [trim_pod(pod(spec, name=f"p{i}")) for i in range(10)]
     assert PodView.from_raw(kept[0]).shape is PodView.from_raw(kept[1]).shape
     whole, shape = PodView.from_raw(pod(spec)).shape, PodView.from_raw(kept[0]).shape

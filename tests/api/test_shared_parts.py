@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 
 import orjson
 import pytest
 
 from concerto.api.shared_parts import SharedParts
+from support.traced_memory import traced_memory
 
 
 def pod(name, **spec):
@@ -65,15 +65,10 @@ def test_memory_for_what_is_remembered_is_bounded(shape):
     most = 300_000
     parts = SharedParts(max_bytes=most)
     texts = [orjson.dumps(shape(number)) for number in range(2 * most // 200)]
-    held = 0
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         for text in texts:
             parts.read(bytes(memoryview(text)))
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most / 4 < held < 2 * most
+    assert most / 4 < memory.held < 2 * most
     assert parts._earlier
 
 

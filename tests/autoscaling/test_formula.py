@@ -7,13 +7,13 @@ import keyword
 import math
 import random
 import re
-import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from concerto.autoscaling.formula import FUNCTIONS, evaluate
 from concerto.autoscaling.pods import MetricError
+from support.traced_memory import traced_memory
 
 VALUES = {"queue": 30.0, "jobs": 2.0, "none": 0.0}
 GOOD = {
@@ -97,13 +97,10 @@ def test_whatever_is_written_is_a_number_or_an_error_in_words():
 
 
 def test_formulas_take_no_memory_once_they_are_computed():
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         for number in range(20):
             evaluate(f"{number}" + "+queue" * 100, VALUES)
-        assert tracemalloc.get_traced_memory()[0] < 200_000
-    finally:
-        tracemalloc.stop()
+    assert memory.held < 200_000
 
 
 def test_the_crd_refuses_each_name_that_an_expression_can_not_have_as_an_input():

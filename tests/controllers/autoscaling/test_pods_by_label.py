@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from concerto.autoscaling.pods import Sample, group_pods, serving
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
 from support.step_counts import steps_of
+from support.traced_memory import traced_memory
 
 NOW = 1_772_366_400.0
 STAMP = "2026-03-01T12:00:00Z"
@@ -113,13 +113,11 @@ def test_a_pod_costs_the_autoscaler_little_memory_however_it_is_filled(bomb):
 
     index, store = PodsByLabel(), []
     index.on_change(None, trimmed(10))
-    tracemalloc.start()
-    for number in range(10):
-        store.append(trimmed(number))
-        index.on_change(None, store[-1])
-    used = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert used / 10 < 64 * 1024
+    with traced_memory() as memory:
+        for number in range(10):
+            store.append(trimmed(number))
+            index.on_change(None, store[-1])
+    assert memory.held / 10 < 64 * 1024
 
 
 def test_labels_of_too_much_text_are_not_held_and_those_of_others_are():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 from typing import Any
 
 import orjson
@@ -15,6 +14,7 @@ from concerto.controllers.runtime.watched_kinds import FollowedKind
 from concerto.kube.errors import Unreachable
 from concerto.kube.resources import POD_DISRUPTION_BUDGETS
 from support.faulty_server import faulty, says
+from support.traced_memory import traced_memory
 
 NUMBER = 12
 BUDGETS = [
@@ -43,15 +43,13 @@ async def test_of_a_page_of_large_objects_one_is_decoded_at_a_time() -> None:
     async with faulty([says(200, text)]) as server:
         kind = FollowedKind(server.session, POD_DISRUPTION_BUDGETS, trim=trim)
         counting = asyncio.ensure_future(count_turns())
-        tracemalloc.start()
         try:
-            await kind.reflector._list()
-            _, peak = tracemalloc.get_traced_memory()
+            with traced_memory() as memory:
+                await kind.reflector._list()
         finally:
-            tracemalloc.stop()
             counting.cancel()
     assert [*kind.store.values()] == [trim_budget(budget) for budget in BUDGETS]
-    assert peak < 8 * len(text), "decoded, all of them take some ten times as much as their text"
+    assert memory.peak < 8 * len(text), "decoded, all of them take some ten times as much as their text"
     assert seen[0] < seen[-1], "others have turns meanwhile"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 
 import orjson
 
@@ -12,6 +11,7 @@ from concerto.controllers.runtime.supervision import Supervisor
 from concerto.controllers.runtime.watched_kinds import FollowedKind, WatchedKinds
 from concerto.kube.resources import NODES, PODS, SUBSPACE_SNAPSHOTS
 from support.faulty_server import faulty, refuses, says
+from support.traced_memory import traced_memory
 
 
 def node(name, version="1"):
@@ -129,15 +129,11 @@ async def test_a_pod_takes_little_memory_beside_its_siblings():
     async with faulty([refuses(404, "NotFound")]) as server:
         kind = FollowedKind(server.session, PODS, trim=trim_pod)
         store = kind.reflector.store
-        tracemalloc.start()
-        try:
+        with traced_memory() as memory:
             for number in range(1000):
                 kind.reflector._take(orjson.dumps({"type": "ADDED", "object": running_pod(number)}))
-            held, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
         assert store["default", "web-1-000007"] == trim_pod(running_pod(7))
-    assert held / 1000 < 4000  # bytes; 6700 if each had all of its parts for itself
+    assert memory.held / 1000 < 4000  # bytes; 6700 if each had all of its parts for itself
 
 
 async def test_large_objects_are_listed_in_small_pages():
