@@ -135,7 +135,7 @@ class GangPreemptionController:
             search = GangPreemption(self._cluster, gang, profile, self._context.clock(), self._generator)
             if not self._may_preempt(gang, search):
                 return
-            found, message = None, _NOT_FOUND
+            found, message, is_counting = None, _NOT_FOUND, False
             try:
                 if self._cluster.pod_counts.begin_turn(may_rest=True):  # that has taken the time of a search
                     raise StillCounting
@@ -143,7 +143,7 @@ class GangPreemptionController:
             except OutOfTime:
                 message = _TOO_LONG
             except StillCounting:
-                message = ""  # more pods are counted in the next turn
+                is_counting = True
             finally:
                 self._cluster.pod_counts.end_turn()
             if found is not None:
@@ -151,7 +151,7 @@ class GangPreemptionController:
             spent = time.thread_time() - began
             self._context.metrics.preemption_search_seconds.observe(spent)
             await asyncio.sleep(self._settings.rest * spent)
-            if not message:
+            if is_counting:  # more pods are counted in the next turn
                 self._search_again(key, self._settings.count_seconds)
                 return
             if found is not None:
