@@ -142,7 +142,7 @@ class NodeLoads:
         """The node is given the work of such a pod."""
         if row in self._unsettled:
             self.settle()
-        self._pace.give(row, cost, self.settings, now)
+        self._pace.give(row, cost, self._usable_cpu, self.settings, now)
 
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
@@ -169,7 +169,7 @@ class NodeLoads:
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
         self.settle()
-        return self._pace.tokens(rows, self.settings, now)
+        return self._pace.tokens(rows, self._usable_cpu, self.settings, now)
 
     def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
@@ -185,7 +185,7 @@ class NodeLoads:
         in_all = self.memory_bytes[rows]
         self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
         self._per_byte[rows] = 1.0 / np.maximum(in_all, 1.0)
-        self._pace.set_cores(rows, usable)
+        self._pace.note_cores(rows)
         self._recount(rows)
 
     def _recount(self, rows: int | NDArray[np.int64]) -> None:
@@ -286,7 +286,7 @@ class NodeLoads:
         if cost.work is None or self.unpaced:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
         self.settle()
-        paced: Bools = self._pace.free_from(cost, rows, self.settings, now) <= now
+        paced: Bools = self._pace.free_from(cost, rows, self._usable_cpu, self.settings, now) <= now
         return paced if paced.all() else paced | (self.pods[rows] == 0.0)
 
     def blind_pods(self, rows: Rows) -> Floats:
@@ -299,7 +299,7 @@ class NodeLoads:
         waiting = self.fits(cost, rows) & ~self.paced(cost, rows, now)
         if not waiting.any():
             return np.inf
-        return float(self._pace.free_from(cost, rows, self.settings, now)[waiting].min()) - now
+        return float(self._pace.free_from(cost, rows, self._usable_cpu, self.settings, now)[waiting].min()) - now
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""

@@ -25,7 +25,7 @@ what they take is a mean of what was measured.
 
 
 class Pace:
-    """The buckets of N nodes, by row. Settings are the caller's.
+    """The buckets of N nodes, by row. Settings and ``cores``, those of each node that pods may use, are the caller's.
 
     Tokens come for the cores that paced pods find. If they came for all of a node's, where other programs or pods
     without end take part of them, pods would be placed faster than they end, until the node is filled to its head room.
@@ -36,8 +36,7 @@ class Pace:
         self._tokens: Floats = np.zeros((0, 2))  # core-seconds that might be given at _at
         self._at: Floats = np.zeros((0, 2))
         self._from: Floats = np.zeros((0, 2))  # when they may be given again
-        self._cores: Floats = np.zeros(0)  # that pods may use
-        self._unpaced: Floats = np.zeros(0)  # what those of them take that are not paced
+        self._unpaced: Floats = np.zeros(0)  # cores that pods take which are not paced
         self._rate: Floats = np.zeros(0)  # tokens a second
         self._changed: set[int] = set()  # rows whose rate is that of before: _settle
 
@@ -46,17 +45,14 @@ class Pace:
         more = max(0, width - len(self._tokens))
         self._tokens = np.concatenate([self._tokens, np.full((more, 2), np.inf)])
         self._at, self._from = (np.concatenate([each, np.zeros((more, 2))]) for each in (self._at, self._from))
-        self._cores, self._unpaced, self._rate = (
-            np.concatenate([each, np.zeros(more)]) for each in (self._cores, self._unpaced, self._rate)
-        )
+        self._unpaced, self._rate = (np.concatenate([each, np.zeros(more)]) for each in (self._unpaced, self._rate))
 
     def clear(self, row: int) -> None:
         """The row stands for another node from now on; its pods have been removed."""
         self._tokens[row], self._at[row], self._unpaced[row] = np.inf, 0.0, 0.0
 
-    def set_cores(self, rows: NDArray[np.int64], cores: Floats) -> None:
-        """The nodes' pods may use so many cores."""
-        self._cores[rows] = cores
+    def note_cores(self, rows: NDArray[np.int64]) -> None:
+        """The nodes' pods may use another number of cores."""
         self._changed.update(rows.tolist())
 
     def add(self, rows: Row, cost: Cost, pods: Floats | float) -> None:
@@ -65,11 +61,11 @@ class Pace:
             self._unpaced[rows] += pods * cost.share
             self._changed.update((rows,) if isinstance(rows, int) else rows.tolist())
 
-    def give(self, row: int, cost: Cost, settings: KindSettings, now: float) -> None:
+    def give(self, row: int, cost: Cost, cores: Floats, settings: KindSettings, now: float) -> None:
         """The row's node is given the work of such a pod; one without end, or of an unknown kind, is not paced."""
         if cost.work is None:
             return
-        self._settle(settings, now)
+        self._settle(cores, settings, now)
         buckets, rate = slice(0, 1 + _bucket(cost, settings)), float(self._rate[row])
         waited = np.maximum(0.0, now - self._at[row, buckets])
         tokens = self._tokens[row, buckets] + rate * waited
@@ -78,20 +74,20 @@ class Pace:
         self._tokens[row, buckets], self._at[row, buckets] = tokens, now
         self._update(row)
 
-    def tokens(self, rows: Rows, settings: KindSettings, now: float) -> Floats:
+    def tokens(self, rows: Rows, cores: Floats, settings: KindSettings, now: float) -> Floats:
         """(R,) core-seconds in the first buckets of the rows; negative where overdrawn."""
-        self._settle(settings, now)
+        self._settle(cores, settings, now)
         waited = np.maximum(0.0, now - self._at[rows, _OF_ALL])
         tokens: Floats = self._tokens[rows, _OF_ALL] + self._rate[rows] * waited
         return tokens
 
-    def free_from(self, cost: Cost, rows: Rows, settings: KindSettings, now: float) -> Floats:
+    def free_from(self, cost: Cost, rows: Rows, cores: Floats, settings: KindSettings, now: float) -> Floats:
         """(R,) when the rows' nodes may be given such a pod."""
-        self._settle(settings, now)
+        self._settle(cores, settings, now)
         free_from: Floats = self._from[rows, _bucket(cost, settings)]
         return free_from
 
-    def _settle(self, settings: KindSettings, now: float) -> None:
+    def _settle(self, cores: Floats, settings: KindSettings, now: float) -> None:
         if not self._changed:
             return
         rows = np.fromiter(self._changed, np.int64, len(self._changed))
@@ -100,8 +96,8 @@ class Pace:
         waited = np.maximum(0.0, now - self._at[rows])
         self._tokens[rows] += self._rate[rows, np.newaxis] * waited
         self._at[rows] = np.maximum(self._at[rows], now)
-        cores = self._cores[rows]
-        self._rate[rows] = settings.pace * np.maximum(cores - np.maximum(self._unpaced[rows], 0.0), _LEAST * cores)
+        usable = cores[rows]
+        self._rate[rows] = settings.pace * np.maximum(usable - np.maximum(self._unpaced[rows], 0.0), _LEAST * usable)
         self._update(rows)
 
     def _update(self, rows: Row) -> None:
