@@ -22,8 +22,8 @@ MAX_RESOURCES = 1024
 offers so many, so that no kubelet runs such a pod."""
 MAX_CONTAINERS = 100
 """Of a pod that is refused as too large. Those of one with more count as one container."""
-_MAX_WHOLE_BYTES = 4 * 1024
-"""JSON of a spec of which all is held."""
+_MAX_WHOLE_SPEC_BYTES = 4 * 1024
+"""JSON of a spec that is held as `trim_pod` leaves it: nothing is to be gained by a closer look."""
 _MAX_GATES = 16
 _OF_EACH_NODE = ("cpu", "memory", "ephemeral-storage")
 _GROUPS = ("containers", "initContainers")
@@ -36,7 +36,7 @@ def bound_spec(spec: dict[str, Any]) -> dict[str, Any]:
         spec: is changed, but for the maps and lists that its fields and those of its containers hold.
     """
     whole = {field: value for field, value in spec.items() if field not in ("nodeName", "volumes")}
-    if not is_large(whole, _MAX_WHOLE_BYTES):
+    if not is_large(whole, _MAX_WHOLE_SPEC_BYTES):
         return spec
     for field, number in (("schedulingGates", _MAX_GATES), ("resourceClaims", 1)):
         if spec.get(field):

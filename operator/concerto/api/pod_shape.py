@@ -49,10 +49,11 @@ CONSTRAINTS = ("tolerations", "nodeSelector", "affinity", "topologySpreadConstra
 LEFT_OUT = "constraintsLeftOut"
 """Set in a spec of which they are left out."""
 MAX_UNPACKED_BYTES = 4 * 1024
-"""Of a spec's constraints that are held as maps and lists: these take ten times as much memory as their text."""
+"""Of marshalled constraints that are held as maps and lists: these take ten times as much memory as their text."""
 _PACKED = "packedConstraints"
 """Field of a spec whose constraints take more: holds all of them, marshalled."""
-_MAX_KEY_BYTES = 4 * 1024
+_MAX_PLAIN_KEY_BYTES = 4 * 1024
+"""Of the marshalled parts that a shape is found by; of more, the digest is its key, which other objects hold, too."""
 
 _MAX_CONTAINERS = 100
 _MANY_VOLUMES = f"claims and disks of more than {MAX_VOLUME_BYTES // 1024} KiB"
@@ -146,7 +147,7 @@ class _Cache:
 
     def get(self, parts: bytes) -> PodShape:
         """The shape of these marshalled parts."""
-        key = parts if len(parts) <= _MAX_KEY_BYTES else blake2b(parts, digest_size=32).digest()
+        key = parts if len(parts) <= _MAX_PLAIN_KEY_BYTES else blake2b(parts, digest_size=32).digest()
         if key in self._latest:
             self._latest.move_to_end(key)
             return self._latest[key][0]
