@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from concerto.api.object_bounds import trim_metadata
+
 Raw = Mapping[str, Any]
 
 
@@ -36,8 +38,8 @@ class DeviceClass:
 
 def trim_device_class(obj: Raw) -> dict[str, Any]:
     """The part of a raw DeviceClass that ``DeviceClass`` reads: not which devices it selects, nor their settings."""
-    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    spec = obj.get("spec") or {}
     return {
-        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata},
+        "metadata": trim_metadata(obj),
         "spec": {key: spec[key] for key in ("extendedResourceName",) if key in spec},
     }

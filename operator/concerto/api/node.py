@@ -8,6 +8,7 @@ from sys import intern
 from typing import Any, Self
 
 from concerto.api.conditions import find_condition
+from concerto.api.object_bounds import trim_metadata
 from concerto.api.quantities import resource_amount
 
 _MEASURED = ("cpu", "memory")
@@ -90,12 +91,11 @@ def _internal(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a raw Node that ``NodeView`` reads."""
-    metadata = obj["metadata"]
     spec = obj.get("spec") or {}
     status = obj.get("status") or {}
     ready = find_condition(status.get("conditions"), "Ready")
     return {
-        "metadata": {k: metadata[k] for k in ("name", "uid", "resourceVersion", "labels") if k in metadata},
+        "metadata": trim_metadata(obj, "labels"),
         "spec": {k: spec[k] for k in ("taints", "unschedulable") if k in spec},
         "status": {
             "allocatable": status.get("allocatable") or {},

@@ -6,6 +6,7 @@ memory of a process that reads all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,7 @@ MAX_BYTES = 64 * 1024
 """JSON of one part of an object that is held."""
 _PREFIXES = ("concerto.dev/", "app.kubernetes.io/managed-by")
 _MAX_NAMED = 16
+_IDENTITY = ("namespace", "name", "uid", "resourceVersion")
 NO_OBJECT = {"matchExpressions": [{"key": "concerto.dev/none", "operator": "In", "values": []}]}
 """A label selector that selects nothing. The API server takes no such selector."""
 
@@ -38,6 +40,17 @@ def bound_metadata(obj: dict[str, Any]) -> dict[str, Any]:
             if field in metadata:
                 metadata[field] = _of_concerto(metadata[field])
     return obj
+
+
+def trim_metadata(obj: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """What tells the object and its version from others, of its metadata; and the fields that are named besides.
+
+    Args:
+        obj: a raw object.
+        others: fields of its metadata; one that the object lacks is passed over.
+    """
+    metadata = obj["metadata"]
+    return {field: metadata[field] for field in (*_IDENTITY, *others) if field in metadata}
 
 
 def controlling_owner(owners: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from concerto.api.object_bounds import controlling_owner
+from concerto.api.object_bounds import controlling_owner, trim_metadata
 from concerto.api.pod_bounds import bound_spec
 from concerto.api.pod_end import may_have_ended, trim_ended
 from concerto.api.pod_ownership import MIRROR
@@ -17,10 +17,10 @@ from concerto.api.pod_volumes import trim_volumes
 
 Raw = Mapping[str, Any]
 
-METADATA = (
-    "namespace", "name", "generateName", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
-    "deletionTimestamp", "deletionGracePeriodSeconds",
+_METADATA = (
+    "generateName", "labels", "ownerReferences", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
+"""What is kept of a pod's metadata beside what is of every kind's (``trim_metadata``)."""
 SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
     "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "schedulingGroup",
@@ -53,7 +53,7 @@ def _trim(obj: Raw) -> dict[str, Any]:
     metadata = obj["metadata"]
     spec = obj["spec"]
     status = obj.get("status") or {}
-    trimmed_metadata = {k: metadata[k] for k in METADATA if k in metadata}
+    trimmed_metadata = trim_metadata(obj, *_METADATA)
     if "labels" in metadata:
         trimmed_metadata["labels"] = trim_labels(metadata["labels"])
     if "ownerReferences" in metadata:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from concerto.api.object_bounds import is_large
+from concerto.api.object_bounds import is_large, trim_metadata
 from concerto.api.selectors import LabelSelector
 
 
@@ -51,11 +51,11 @@ def trim_budget(obj: Mapping[str, Any]) -> dict[str, Any]:
 
     One with a selector that is too large to be compared protects all pods of its namespace.
     """
-    metadata, status, selector = obj["metadata"], obj.get("status") or {}, obj["spec"].get("selector")
+    status, selector = obj.get("status") or {}, obj["spec"].get("selector")
     if is_large(selector):
         status, selector = {}, {}
     return {
-        "metadata": {k: metadata[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in metadata},
+        "metadata": trim_metadata(obj),
         "spec": {"selector": selector},
         "status": {k: status[k] for k in ("disruptionsAllowed", "disruptedPods") if k in status},
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from concerto.api.conditions import find_condition
+from concerto.api.object_bounds import trim_metadata
 
 Raw = Mapping[str, Any]
 GroupKey = tuple[str, str]
@@ -14,7 +15,6 @@ GroupKey = tuple[str, str]
 
 INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
 """Condition that says whether the group has been scheduled; once it is True, it stays so."""
-_METADATA = ("namespace", "name", "uid", "resourceVersion", "generation")
 _SPEC = (
     "schedulingPolicy", "priority", "disruptionMode", "schedulingConstraints", "parentCompositePodGroupName",
     "resourceClaims",
@@ -80,10 +80,10 @@ class PodGroup:
 
 def trim_pod_group(obj: Raw) -> dict[str, Any]:
     """The part of a raw PodGroup that ``PodGroup`` reads."""
-    metadata, spec = obj["metadata"], obj["spec"]
+    spec = obj["spec"]
     condition = find_condition((obj.get("status") or {}).get("conditions"), INITIALLY_SCHEDULED)
     return {
-        "metadata": {k: metadata[k] for k in _METADATA if k in metadata},
+        "metadata": trim_metadata(obj, "generation"),
         "spec": {k: spec[k] for k in _SPEC if k in spec},
         "status": {"conditions": [condition]} if condition else {},
     }

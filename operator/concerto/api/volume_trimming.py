@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from concerto.api.object_bounds import NO_OBJECT, controlling_owner, is_large
+from concerto.api.object_bounds import NO_OBJECT, controlling_owner, is_large, trim_metadata
 from concerto.api.volume_migration import MIGRATED_SOURCES
 from concerto.api.volumes import BETA_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS, SELECTED_NODE
 
 Raw = Mapping[str, Any]
 
-_METADATA = ("namespace", "name", "uid", "resourceVersion", "deletionTimestamp")
 _VOLUME_SPEC = (
     "capacity", "storageClassName", "accessModes", "volumeMode", "volumeAttributesClassName", "nodeAffinity",
 )  # fmt: skip
@@ -67,9 +66,8 @@ def trim_bare(obj: Raw) -> dict[str, Any]:
 
 
 def _metadata(obj: Raw, fields: Iterable[str], annotations: Iterable[str]) -> dict[str, Any]:
-    metadata = obj["metadata"]
-    kept = {k: metadata[k] for k in (*_METADATA, *fields) if k in metadata}
-    found = metadata.get("annotations") or {}
+    kept = trim_metadata(obj, "deletionTimestamp", *fields)
+    found = obj["metadata"].get("annotations") or {}
     if named := {k: found[k] for k in annotations if k in found}:
         kept["annotations"] = named
     return kept

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from concerto.api.object_bounds import trim_metadata
 from concerto.api.predictivehpa import ObjectReference
 from concerto.kube import Resource
 
@@ -54,5 +55,4 @@ class TargetConflicts:
 
 def trim_hpa(obj: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a HorizontalPodAutoscaler that names its target."""
-    meta = {k: obj["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")}
-    return {"metadata": meta, "spec": {"scaleTargetRef": obj["spec"]["scaleTargetRef"]}}
+    return {"metadata": trim_metadata(obj), "spec": {"scaleTargetRef": obj["spec"]["scaleTargetRef"]}}

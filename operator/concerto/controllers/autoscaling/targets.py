@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from concerto.api.object_bounds import NO_OBJECT, is_large
+from concerto.api.object_bounds import NO_OBJECT, is_large, trim_metadata
 from concerto.api.predictivehpa import ObjectReference, format_selector
 from concerto.controllers.autoscaling.namespace_turns import NamespaceTurns
 from concerto.kube import Conflict, KubeError, NotFound, Object, Reflector, Resource, Session, Unreachable
@@ -240,11 +240,11 @@ class _ScaleWrite:
 
 def trim_target(obj: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a workload that its scale is made of. A selector that is large selects no pods."""
-    meta, spec, status = obj["metadata"], dict(obj.get("spec") or {}), obj.get("status") or {}
+    spec, status = dict(obj.get("spec") or {}), obj.get("status") or {}
     if is_large(spec.get("selector")):
         spec["selector"] = NO_OBJECT
     return {
-        "metadata": {k: meta[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in meta},
+        "metadata": trim_metadata(obj),
         "spec": {k: spec[k] for k in ("replicas", "selector") if k in spec},
         "status": {"replicas": status.get("replicas", 0)},
     }
@@ -252,11 +252,11 @@ def trim_target(obj: Mapping[str, Any]) -> dict[str, Any]:
 
 def scale_of(resource: Resource, obj: Mapping[str, Any]) -> Scale:
     """The scale that the API server would make of a workload of ``apps/v1``."""
-    meta, replicas = obj["metadata"], obj["spec"].get("replicas", 1)
+    replicas = obj["spec"].get("replicas", 1)
     raw = {
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",
-        "metadata": {k: meta[k] for k in ("namespace", "name", "uid", "resourceVersion")},
+        "metadata": trim_metadata(obj),
         "spec": {"replicas": replicas},
     }
     return Scale(replicas, obj["status"]["replicas"], format_selector(obj["spec"].get("selector")), resource, raw)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from concerto.api.object_bounds import bound_metadata
+from concerto.api.object_bounds import bound_metadata, trim_metadata
 from concerto.api.pod_decoding import PodDecoder
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
@@ -29,7 +29,6 @@ _PAGE_SIZES = {SUBSPACE_SNAPSHOTS.group_resource: 100}
 SubspaceSnapshot may have 100 KiB; 500 of them would hold the event loop for 300 ms."""
 _STREAMED = frozenset({PODS.group_resource})
 """Of which there may be so many that reading them decides when a replica can begin."""
-_METADATA = ("namespace", "name", "uid", "resourceVersion")
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
 
@@ -141,7 +140,7 @@ class FollowedKind:
             self._log(new or old or {})
 
     def _trimmed(self, trim: Trim, obj: Object) -> Object:
-        metadata = {key: obj["metadata"][key] for key in _METADATA if key in obj["metadata"]}
+        metadata = trim_metadata(obj)  # first: `trim` may change the object
         try:
             return self._parts.share(trim(obj))
         except Exception:

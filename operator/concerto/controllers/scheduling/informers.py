@@ -16,6 +16,7 @@ from concerto.api.deviceclass import DeviceClass
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
+from concerto.api.object_bounds import trim_metadata
 from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_labels
 from concerto.api.poddisruptionbudget import DisruptionBudget
@@ -26,8 +27,6 @@ from concerto.controllers.scheduling.placement_records import PlacementRecord, r
 from concerto.kube import Object
 from concerto.kube.reflector import key_of
 from concerto.scheduling.state.changes import Change
-
-_NAMESPACE = ("name", "uid", "resourceVersion", "labels")
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class Informer:
 
 def trim_namespace(obj: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a raw Namespace that is read: its name and labels, as far as a pod's are."""
-    metadata = {k: obj["metadata"][k] for k in _NAMESPACE if k in obj["metadata"]}
+    metadata = trim_metadata(obj, "labels")
     if "labels" in metadata:
         metadata["labels"] = trim_labels(metadata["labels"])
     return {"metadata": metadata}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from concerto.api.object_bounds import is_large
+from concerto.api.object_bounds import is_large, trim_metadata
 from concerto.api.selectors import LabelSelector
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.watched_kinds import OnChange
@@ -17,15 +17,13 @@ from concerto.scheduling.state.workload_selectors import WorkloadSelectors
 
 SPREADING = (SERVICES, REPLICATION_CONTROLLERS, REPLICA_SETS, STATEFUL_SETS)
 """Kinds by whose selectors pods are spread."""
-_METADATA = ("namespace", "name", "uid", "resourceVersion")
 
 
 def trim_to_selector(obj: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a raw Service or workload that is read: its name, and its selector if that is not large."""
-    metadata, spec = obj["metadata"], obj.get("spec") or {}
-    selector = spec.get("selector")
+    selector = (obj.get("spec") or {}).get("selector")
     return {
-        "metadata": {key: metadata[key] for key in _METADATA if key in metadata},
+        "metadata": trim_metadata(obj),
         "spec": {"selector": selector} if selector and not is_large(selector) else {},
     }
 
