@@ -136,6 +136,17 @@ def test_an_agent_that_is_started_again_goes_on_with_the_series_of_its_node():
     assert scraped_labels(monitor, "a", "n") != scraped_labels(monitor, "a", "m")
 
 
+def test_of_a_relabeling_the_api_server_sets_nothing():
+    """The CRD of PodMonitor has one default in a list, the action `replace`: it would be drift to Argo CD."""
+    relabelings = [
+        rule
+        for monitor in MONITORS.values()
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]
+        for rule in endpoint["relabelings"]
+    ]
+    assert [rule for rule in relabelings if "action" not in rule] == []
+
+
 def test_scraping_is_over_tls_with_the_token_of_who_may_read_metrics():
     account, secret, binding = documents(MONITORING / "access.yaml")
     name = account["metadata"]["name"]
