@@ -87,6 +87,12 @@ def test_a_kustomization_names_every_file_beside_it_and_only_what_exists(path):
     assert beside <= set(used)
 
 
+@pytest.mark.parametrize("path", [p for p in KUSTOMIZATIONS if p.parent.parent.name == "components"], ids=path_id)
+def test_the_objects_of_a_component_have_the_label_that_those_of_the_base_have(path):
+    (base,) = documents(BASE / "kustomization.yaml")
+    assert documents(path)[0]["labels"] == base["labels"]
+
+
 def test_images_of_the_workloads_are_pinned_in_one_place():
     (kustomization,) = documents(BASE / "kustomization.yaml")
     pinned = {image["name"] for image in kustomization["images"] if image["newTag"]}
