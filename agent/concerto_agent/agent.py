@@ -28,13 +28,13 @@ from concerto.kube.resources import NODE_CAPACITIES, PODS, SUBSPACE_SNAPSHOTS
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.container_exits import ContainerExits
 from concerto_agent.held_cpus import HeldCPUs
+from concerto_agent.large_objects import decode_pods
 from concerto_agent.law_trace import LawTrace
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.node_follower import NodeFollower
 from concerto_agent.pod_census import Containers, limits_of, trim_pod
-from concerto_agent.pod_decoding import decode_pods
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_reader import PodReader, PodReading
 from concerto_agent.pod_watcher import PodWatcher

@@ -26,10 +26,10 @@ from concerto.kube.resources import NODES, PODS
 from concerto.linux.open_files import raise_open_files_limit
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
+from concerto_agent.large_objects import decode_pods
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import Object, limits_of, trim_pod
-from concerto_agent.pod_decoding import decode_pods
 from concerto_agent.quotas import PodLimits
 from concerto_agent.topology_publisher import TopologySettings
 

@@ -19,7 +19,7 @@ from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, NotFound, Reflector, Session
 from concerto.kube.errors import Forbidden, Unauthorized
-from concerto.kube.reflector import key_of
+from concerto.kube.reflector import Decoding, key_of
 from concerto.kube.reflector_settings import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.binding_statuses import BindingStatuses
@@ -31,6 +31,7 @@ from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.error_log import ErrorLog
 from concerto_agent.held_cpus import HeldCPUs
 from concerto_agent.inotify import Inotify
+from concerto_agent.large_objects import decode_bindings
 from concerto_agent.memory_writes import Work
 from concerto_agent.node_cpusets import open_cpusets
 from concerto_agent.node_files import NodeFiles
@@ -99,6 +100,7 @@ class Pinner:
             POD_CPU_BINDINGS,
             field_selector=f"status.nodeName={node_name}",
             trim=bound_metadata,
+            decoding=Decoding(decode_bindings, decode_bindings),
             on_change=self._binding_changed,
             settings=ONE_OF_MANY,
         )
