@@ -51,7 +51,9 @@ STATED: dict[tuple[str, str], float] = {
     ("security", "has read its answer | N s"): TLS.requests.send_seconds,
     ("architecture", "constraints take more than N KiB"): pod_shape.MAX_BYTES / 1024,
     ("architecture", "N comparisons with pods"): pod_counts.MAX_COMPARISONS,
-    ("architecture", "N with volumes, and with namespaces"): namespaces.MAX_COMPARISONS,
+    ("architecture", "N with namespaces for its required"): namespaces.MAX_COMPARISONS,
+    ("architecture", "N with volumes, where"): claims.MAX_COMPARISONS,
+    ("architecture", "where N volumes or nodes count as one comparison"): claims.VOLUMES_AT_ONCE,
     ("architecture", "up to N requirements and values"): pod_terms.MAX_PARTS_OF_A_NAMESPACE,
     ("architecture", "up to N rows"): cluster_kinds.ROWS_A_LOOK,
     ("architecture", "it writes nothing from N s after"): LEASE.renew_deadline_seconds,
@@ -108,10 +110,6 @@ def test_a_page_states_the_bound_that_the_code_has(page, phrase):
     text = " ".join((DOCS / f"{page}.md").read_text().split())
     found = set(re.findall(re.escape(phrase).replace("N", r"(\d[\d,.]*)", 1), text))
     assert {float(number.replace(",", "")) for number in found} == {STATED[page, phrase]}
-
-
-def test_volumes_and_namespaces_have_the_same_bound():
-    assert claims.MAX_COMPARISONS == namespaces.MAX_COMPARISONS
 
 
 def test_the_port_of_pod_metrics_keeps_a_connection_for_an_hour():

@@ -288,8 +288,8 @@ def test_claims_that_take_too_long_to_compare_with_the_volumes_are_refused():
 
 
 def test_very_many_claims_of_a_class_with_very_many_volumes_are_refused():
-    cluster = cluster_with(storage_class(), *(volume(f"d{i}") for i in range(1000)))
-    store(cluster, *(claim(f"c{i}") for i in range(1000)))
-    for count, refusal in ((1000, TOO_MANY_COMPARISONS), (100, "")):
+    cluster = cluster_with(storage_class(), *(volume(f"d{i}") for i in range(4000)))
+    store(cluster, *(claim(f"c{i}") for i in range(1100)))
+    for count, refusal in ((1100, TOO_MANY_COMPARISONS), (900, "")):
         asked = pod("web", **mounts(*(f"c{i}" for i in range(count))))
         assert sort_claims(cluster.volumes, asked).refusal == refusal

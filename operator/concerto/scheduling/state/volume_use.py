@@ -61,9 +61,9 @@ class VolumeUse:
             for row in self.users.rows_of(key):
                 self._change(before, after, row)
 
-    def recount_claims(self) -> None:
-        """Any claim may have another volume now."""
-        for key in list(self._counted):
+    def recount_claims(self, may_differ: Callable[[ClaimKey], bool]) -> None:
+        """Claims for which that holds may have another volume now."""
+        for key in list(filter(may_differ, self._counted)):
             self.recount_claim(key)
 
     def set_csi_node(self, csi_node: CSINode) -> Change:

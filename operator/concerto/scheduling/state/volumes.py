@@ -84,6 +84,11 @@ class VolumeIndex(PodIndex):
         """The node that a claim's volume is being made for, or reserved for; None before a node is selected."""
         return self.reservations.node(claim.key) if claim.selected_node is None else claim.selected_node
 
+    @property
+    def number_of_nodes(self) -> int:
+        """How many rows there are."""
+        return self._rows.size
+
     def count_of_class(self, name: str) -> int:
         """How many volumes the class has."""
         return len(self._by_class.get(name, ()))
@@ -201,14 +206,16 @@ class VolumeIndex(PodIndex):
 
     def set_class(self, storage_class: StorageClass) -> Change:
         """A StorageClass as the API server has it now."""
+        before = self.classes.get(storage_class.name)
         self.classes[storage_class.name] = storage_class
-        self.use.recount_claims()
+        if before is None or before.provisioner != storage_class.provisioner:
+            self._recount_claims_of_class(storage_class.name)
         return Change.VOLUMES
 
     def remove_class(self, name: str) -> Change:
         """A StorageClass is gone."""
         self.classes.pop(name, None)
-        self.use.recount_claims()
+        self._recount_claims_of_class(name)
         return Change.NOTHING
 
     def set_driver(self, driver: CSIDriver) -> Change:
@@ -301,6 +308,15 @@ class VolumeIndex(PodIndex):
             self.use.recount_claim(key)
         for attachment in self.use.attachments.of_volume(name):
             self.set_attachment(attachment)
+
+    def _recount_claims_of_class(self, name: str) -> None:
+        """Another driver serves them now, unless they are bound. Hundreds may come after all pods and claims."""
+
+        def is_of_class(key: ClaimKey) -> bool:
+            claim = self.claims.get(key)
+            return claim is not None and claim.storage_class == name
+
+        self.use.recount_claims(is_of_class)
 
     def _forget_reachable(self) -> None:
         self._reachable.clear()

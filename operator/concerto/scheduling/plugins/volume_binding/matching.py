@@ -12,7 +12,8 @@ import numpy as np
 
 from concerto.api.volumes import ClaimKey, PersistentVolume, PersistentVolumeClaim, VolumeBindings
 from concerto.scheduling.plugins.volume_binding.claims import SortedClaims
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.plugins.volume_binding.class_volumes import ClassVolumes
+from concerto.scheduling.state.columns import Bools, Ints
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.volumes import VolumeIndex
 
@@ -33,7 +34,8 @@ class ClaimMatch:
 
     Attributes:
         refused: by refusal of ``REFUSALS`` and row, whether it holds; a row may be refused for two reasons.
-        chosen: claims that get an existing volume; its place among the candidates by row, -1 without one.
+        chosen: claims that may get an existing volume, the volumes of their class, and by row its place among them,
+            -1 without one.
         provisioned: claims for which a volume has to be made, and on which rows.
     """
 
@@ -43,10 +45,9 @@ class ClaimMatch:
         size = rows.size
         self.refused: Bools = np.zeros((len(REFUSALS), size), dtype=np.bool_)
         self._conflict, self._nothing, self._no_space, self._no_volume = self.refused
-        self.chosen: list[tuple[PersistentVolumeClaim, list[PersistentVolume], Ints]] = []
+        self.chosen: list[tuple[PersistentVolumeClaim, Sequence[PersistentVolume], Ints]] = []
         self.provisioned: list[tuple[PersistentVolumeClaim, Bools]] = []
-        self._left: dict[str, Ints] = {}  # by volume that a claim gets: rows where no claim of the pod gets it
-        self._taken: set[str] = set()  # volumes of which no such row is left
+        self._classes: dict[str, ClassVolumes] = {}
         self._check_bound(claims.bound)
         self._check_waiting(claims.waiting)
 
@@ -90,79 +91,23 @@ class ClaimMatch:
         self._check_provisioning(needed)
 
     def _find_volumes(self, claim: PersistentVolumeClaim, *, is_last: bool) -> Ints:
-        """By row, the place of the claim's volume among the candidates; -1 without one.
+        """By row, the place of the claim's volume among those of its class; -1 without one.
 
         Args:
             claim: the claim.
             is_last: whether no other claim of the pod gets volumes after it.
         """
-        at: Ints = np.full(self._rows.size, -1, dtype=np.int64)
-        of_class = self._volumes.of_class(claim.storage_class)
-        suitable = [v for v in of_class if v.name not in self._taken and self._may_hold(v, claim)]
-        held = next((v for v in suitable if v.is_for(claim) or self._is_reserved_for(v, claim)), None)
-        candidates = [v for v in suitable if self._is_free(v, claim)] if held is None else [held]
-        if not candidates:
-            return at
-        # The smallest last, so that it stays; those of single nodes at once, of which there may be one for each node
-        rows = [self._rows_left(volume) for volume in candidates]
-        places: list[int] = []
-        for place in range(len(candidates) - 1, -1, -1):
-            if not isinstance(rows[place], slice):
-                places.append(place)
-                continue
-            _put(at, places, rows)
-            places.clear()
-            at[rows[place]] = place
-        _put(at, places, rows)
-        self.chosen.append((claim, candidates, at))
+        name = claim.storage_class
+        if not self._volumes.count_of_class(name):
+            return np.full(self._rows.size, -1, dtype=np.int64)
+        if name not in self._classes:
+            self._classes[name] = ClassVolumes(self._volumes, name, self._rows.size)
+        of_class = self._classes[name]
+        at = of_class.find(claim)
         if not is_last:
-            self._take(candidates, rows, at)
+            of_class.take(at)
+        self.chosen.append((claim, of_class.volumes, at))
         return at
-
-    def _may_hold(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-        owner = self._volumes.claim_of(volume)
-        return (
-            (owner is None or (owner.key == claim.key and owner.uid in ("", claim.uid)))
-            and volume.bytes >= (claim.bytes or 0)
-            and volume.mode == claim.mode
-            and volume.attributes_class == claim.attributes_class
-            and not volume.deleting
-        )
-
-    def _is_reserved_for(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-        return volume.claim is None and self._volumes.claim_of(volume) is not None
-
-    def _is_free(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-        return (
-            volume.phase == "Available"
-            and (claim.selector is None or claim.selector.matches(volume.labels))
-            and claim.access_modes <= volume.access_modes
-        )
-
-    def _rows_left(self, volume: PersistentVolume) -> Rows:
-        """Rows that reach the volume and on which no other claim of the pod gets it."""
-        left = self._left.get(volume.name)
-        return self._volumes.reach(volume.affinity) if left is None else left
-
-    def _take(self, candidates: list[PersistentVolume], rows: Sequence[Rows], at: Ints) -> None:
-        """The pod's other claims do not get these volumes. Once for each claim, as pods may have a thousand claims.
-
-        Args:
-            candidates: volumes.
-            rows: that were left of each.
-            at: by row, the place of the one that is taken.
-        """
-        order = np.argsort(at, kind="stable")
-        places, starts = np.unique(at[order], return_index=True)
-        for place, taken in zip(places.tolist(), np.split(order, starts[1:])):
-            if place >= 0:
-                name, before = candidates[place].name, rows[place]
-                if not isinstance(before, slice) and len(before) == len(taken):
-                    self._taken.add(name)
-                    continue
-                self._left[name] = left = np.flatnonzero(_without(before, taken, self._rows.size))
-                if not len(left):
-                    self._taken.add(name)
 
     def _check_provisioning(self, needed: Iterable[tuple[PersistentVolumeClaim, Bools]]) -> None:
         """Claims without an existing volume, in kube-scheduler's order: the first that fails on a row says why."""
@@ -182,17 +127,3 @@ class ClaimMatch:
             self._no_space |= no_space
             undecided &= ~(no_topology | no_space)
             self.provisioned.append((claim, rows))
-
-
-def _put(at: Ints, places: Sequence[int], rows: Sequence[Rows]) -> None:
-    """Note each of these places on its rows, which are no slices, the last one last."""
-    if places:
-        each = [found for place in places if not isinstance(found := rows[place], slice)]
-        at[np.concatenate(each)] = np.repeat(np.array(places), [len(found) for found in each])
-
-
-def _without(rows: Rows, excluded: Ints, size: int) -> Bools:
-    mask: Bools = np.zeros(size, dtype=np.bool_)
-    mask[rows] = True
-    mask[excluded] = False
-    return mask

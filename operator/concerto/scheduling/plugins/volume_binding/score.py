@@ -73,12 +73,17 @@ def _of_classes(state: MatchedClaims) -> _Usage:
     match, volumes = state.match, state.query.cluster.volumes
     usage = _Usage(state.query.cluster.size)
     existing: Bools = np.zeros(state.query.cluster.size, dtype=np.bool_)
-    for claim, candidates, at in match.chosen:
+    sizes: dict[str, Floats] = {}
+    for claim, of_class, at in match.chosen:
+        if claim.storage_class not in sizes:
+            sizes[claim.storage_class] = np.array([float(volume.bytes) for volume in of_class])
         here = at >= 0
+        if not here.any():
+            continue
         existing |= here
         requested, capacity, counts = usage.of(claim.storage_class)
         requested += np.where(here, float(claim.bytes or 0), 0.0)
-        capacity += np.where(here, np.array([float(v.bytes) for v in candidates])[at], 0.0)
+        capacity += np.where(here, sizes[claim.storage_class][at], 0.0)
         counts |= here
     for claim, needed in match.provisioned:
         free = volumes.free_bytes(volumes.classes[claim.storage_class])
