@@ -48,7 +48,7 @@ def at_once():
 
 async def turn_of_the_loop():
     """Let every task run until it waits for something."""
-    for _ in range(3):
+    for _ in range(4):
         await asyncio.sleep(0)
 
 

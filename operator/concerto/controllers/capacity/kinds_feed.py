@@ -22,8 +22,8 @@ INTERVAL_SECONDS = 1.0
 _NODES_A_LOOK = 10
 """Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next. Each
 may have hundreds of kinds that no other knows."""
-_PARTS_A_LOOK = 3
-"""Further parts of the costs that are brought up to date at one look."""
+_PARTS_A_LOOK = 15
+"""Further parts of the costs that are brought up to date at one look, each while others wait for the event loop."""
 _UNKNOWN_CORES = 1024.0
 """CPUs that a node is taken to have while its Node object is not known."""
 
@@ -108,33 +108,35 @@ class KindsFeed:
             while self.kinds.has_changes and rows < ROWS_A_LOOK:
                 rows += self.kinds.add_up(ROWS_A_LOOK - rows, KEYS_A_TURN)
                 await asyncio.sleep(0)
-            self.update(ROWS_A_LOOK - rows)
+            self._take_in()
+            await asyncio.sleep(0)
+            self._hand_over(ROWS_A_LOOK - rows)
+            change = Change.NOTHING
             for _ in range(_PARTS_A_LOOK):
+                if not self._cluster.kinds.are_behind:
+                    break
                 await asyncio.sleep(0)
-                self._catch_up()
+                change |= self._cluster.kinds.catch_up()
+            if change:
+                self._requeue(change)
             if self._seen or self.kinds.has_changes or self._cluster.kinds.are_behind:
                 self._arrived.set()
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    def update(self, max_rows: int | None = None) -> None:
-        """Hand over what has changed; while nothing was ever measured, pods are counted as units.
-
-        Args:
-            max_rows: so many rows are added up before; None: those of a whole look.
-        """
+    def update(self) -> None:
+        """Hand over what has changed; while nothing was ever measured, pods are counted as units."""
         self._take_in()
+        self._hand_over(ROWS_A_LOOK)
+
+    def _hand_over(self, max_rows: int) -> None:
         if not self._seen and not self._are_all_read:
             self._are_all_read = True
             self.kinds.all_read()
-        table = self.kinds.table(ROWS_A_LOOK if max_rows is None else max_rows)
+        table = self.kinds.table(max_rows)
         if self._places_by_kind and table and self.kinds.version != self._version:
             self._version = self.kinds.version
             self._requeue(self._cluster.kinds.set_table(table))
-        else:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        if self._cluster.kinds.are_behind:
+        elif self._cluster.kinds.are_behind:
             self._requeue(self._cluster.kinds.catch_up())
 
     def _take_in(self) -> None:

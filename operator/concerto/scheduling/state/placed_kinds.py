@@ -19,8 +19,8 @@ from concerto.capacity.kinds.cost import Cost, deciding_groups, estimate, groups
 from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.columns import Floats, Ints, Rows
 
-MAX_CHANGED = 1000
-"""Costs that change at a time, and kinds that other entries decide on than before: 0.1 s."""
+MAX_CHANGED = 200
+"""Costs that change at a time, and kinds that other entries decide on than before: 20 ms."""
 
 
 @dataclass(slots=True, eq=False)
