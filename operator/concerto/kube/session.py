@@ -128,7 +128,13 @@ class Session:
         return await self.request("GET", path, params=params, timeout_seconds=timeout_seconds)
 
     async def get_foreign(
-        self, path: str, *, params: Mapping[str, str] | None = None, timeout_seconds: float, max_bytes: int
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout_seconds: float,
+        max_bytes: int,
+        decode: Decode = orjson.loads,
     ) -> Object:
         """What a server answers that the API server only passes on, such as a metrics API; asked once.
 
@@ -136,7 +142,7 @@ class Session:
             TooLarge: the answer is larger than ``max_bytes``.
             ApiError, Unreachable: as of `request`.
         """
-        return await self._send(Outgoing("GET", path, params), timeout_seconds, 1, max_bytes)
+        return await self._send(Outgoing("GET", path, params), timeout_seconds, 1, max_bytes, decode)
 
     async def list(self, path: str, *, label_selector: str | None = None, field_selector: str | None = None) -> Object:
         """A whole collection as of one resourceVersion, fetched page by page, as one List object."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from concerto.api.nodecapacity import MetricsEndpoint
 from concerto.api.pod import PodView
 from concerto.api.pod_requests import ContainerResources
 from concerto.api.timestamps import format_timestamp
@@ -27,6 +28,7 @@ from concerto.serving.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
 from support.faulty_server import Answer, faulty, refuses, says
 from support.pod_views import target_pod
+from support.step_counts import steps_of
 
 NOW = 1_772_366_400.0
 CERTIFICATE = make_certificate()
@@ -482,3 +484,34 @@ async def test_a_failing_agent_is_named_beside_what_stands_in_for_it():
             )
         assert found.source == "MetricsAPI"
         assert found.trouble.startswith("node n1: its agent refuses: 403")
+
+
+def steps_of_asking_all(nodes: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What it takes to ask each of so many nodes, once answers are no longer fresh, with 20 pods on each."""
+    clock = Clock()
+    agents = AgentMetrics({}, AgentTokens(None, "n", "a", clock), clock)  # type: ignore[arg-type]
+
+    async def scrape(*asked: object) -> None:
+        return None
+
+    monkeypatch.setattr(agents, "_scrape", scrape)
+    where = (MetricsEndpoint(1, "", ""), "127.0.0.1")
+
+    async def ask_all() -> None:
+        for number in range(nodes):
+            await agents._ask(f"n{number}", where)
+
+    for number in range(nodes):
+        agents._want("n", [pod(f"p{number}-{each}", f"n{number}") for each in range(20)])
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(ask_all())
+        clock.now += 15
+        return steps_of(lambda: loop.run_until_complete(ask_all()))
+    finally:
+        loop.close()
+
+
+def test_the_work_grows_with_the_number_of_nodes_and_not_with_its_square(monkeypatch):
+    few, many = (steps_of_asking_all(nodes, monkeypatch) for nodes in (10, 80))
+    assert many < 10 * few

@@ -184,7 +184,7 @@ async def test_two_that_scale_the_same_target_do_not_fight(objects, hpas, scales
             assert "scaled by" in status["lastDecision"]["message"]
             autoscaler.observer.conflicts.on_hpa(hpas[0] if hpas else hpa("old", "web"), None)
             autoscaler.on_object(phpa("two"), None)
-            assert autoscaler.observer.conflicts.of(("PredictiveHPA", "n", "web")) == []
+            assert autoscaler.observer.conflicts.of(("PredictiveHPA", "n", "web")) == ([], 0)
 
 
 async def test_a_forecast_that_is_not_made_is_not_said_to_be_switched_off():

@@ -161,3 +161,35 @@ def test_a_pod_that_cannot_be_read_does_not_stop_the_watch():
     index.on_change(None, pod("p", app="web") | {"spec": {"containers": [container]}})
     index.on_change(None, pod("q", app="web"))
     assert [view.name for view in index.select("n", parse_selector("app=web"))] == ["q"]
+
+
+def test_an_event_of_a_pod_costs_the_same_however_many_labels_selectors_name():
+    def steps(selectors):
+        index = PodsByLabel()
+        registered = SelectorIndex(index)
+        for number in range(selectors):
+            registered.put(("n", f"o{number}"), parse_selector(f"l{number}=x"))
+        old = pod("a", l1="x", l2="y")
+        index.on_change(None, old)
+        return steps_of(lambda: index.on_change(old, pod("a", l1="y")))
+
+    assert steps(2000) < 1.5 * steps(20)
+
+
+def test_labels_by_the_thousand_are_not_looked_for_where_few_selectors_are():
+    index = PodsByLabel()
+    selectors = SelectorIndex(index)
+    selectors.put(("n", "one"), parse_selector("l7=x"))
+    labels = [{f"l{n}": "x" for n in range(1500)} for _ in range(20)]
+    assert steps_of(lambda: selectors.claimants("n", labels, 200_000)) < 20_000
+    assert selectors.claimants("n", labels, 200_000).keys == [("n", "one")]
+
+
+def test_labels_and_selectors_by_the_thousand_take_too_long_together():
+    index = PodsByLabel()
+    selectors = SelectorIndex(index)
+    for number in range(1000):
+        selectors.put(("n", f"o{number}"), parse_selector(f"k{number}=x"))
+    labels = [{f"l{n}": "x" for n in range(1000)} for _ in range(50)]
+    assert selectors.claimants("n", labels, 5000).keys is None
+    assert selectors.claimants("n", labels[:1], 5000).keys == []

@@ -169,10 +169,10 @@ class Observer:
 
     def _conflict(self, tracked: TrackedObject, spec: PredictiveHPA) -> Condition | None:
         """The condition where others scale the same target: not even bounds apply then, as theirs may differ."""
-        others = self.conflicts.of((PREDICTIVE_HPAS.kind, *tracked.key))
+        others, more = self.conflicts.of((PREDICTIVE_HPAS.kind, *tracked.key), _MAX_NAMED)
         if not others:
             return None
-        names = _listed([f"{kind} {name}" for kind, _, name in others])
+        names = _listed([f"{kind} {name}" for kind, _, name in others], more)
         message = f"{spec.target.kind} {spec.target.name} is also scaled by {names}: delete one of them"
         self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
         return Condition("ScalingActive", "False", "AmbiguousSelector", message)
@@ -218,7 +218,7 @@ class Observer:
             "PredictiveHPAs: let each target's selector require a label that only its own pods have"
         )
         if keys is not None:
-            names = _listed([f"{namespace}/{name}" for namespace, name in keys])
+            names = _listed([f"{namespace}/{name}" for namespace, name in keys[:_MAX_NAMED]], len(keys) - _MAX_NAMED)
             message = f"pods by selector {scale.selector} are controlled by multiple PredictiveHPAs: {names}"
         self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
         return Condition("ScalingActive", "False", "AmbiguousSelector", message)
@@ -253,7 +253,6 @@ class Observer:
         return replace(controller, cpu_initialization_seconds=longest, first_readiness=True)
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Some of the names: each of hundreds of objects would have the names of all others in its status."""
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _listed(names: Sequence[str], more: int) -> str:
+    """Some names: each of hundreds of objects would have the names of all others in its status."""
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")

@@ -21,11 +21,14 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 Labels = Mapping[str, str]
+_Pair = tuple[str, str]
 
 _MAX_INDEXED = 3
 """Labels of a selector; each takes memory for each pod that has it."""
 _FEW_LABELS = 64
 """Up to so many labels that selectors name, it takes less time to find pods that are alike in them."""
+_LOOKUPS = 5
+"""Labels that are looked for among those of selectors in the time of one comparison."""
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _GONE_SECONDS, _MAX_GONE = 300.0, 10_000
 """Seconds for which deleted pods are remembered (readings are never older), and their number per namespace."""
@@ -133,7 +136,8 @@ class PodsByLabel:
         """The indexes that the pod stands in, each with the pod's value."""
         if not (indexed := self._by_label.get(namespace)):
             return []
-        return [(values, pod.labels[key]) for key, values in indexed.items() if key in pod.labels]
+        # Users may have thousands of selectors, each with labels of its own: Python goes through the fewer keys
+        return [(indexed[key], pod.labels[key]) for key in indexed.keys() & pod.labels.keys()]
 
     def _remember_gone(self, namespace: str, pod: _GonePod) -> None:
         remembered = self._gone[namespace]
@@ -160,7 +164,7 @@ class SelectorIndex:
     def __init__(self, pods: PodsByLabel) -> None:
         self._pods = pods
         self._selectors: dict[Key, LabelSelector] = {}
-        self._by_pair: defaultdict[tuple[str, tuple[str, str] | None], set[Key]] = defaultdict(set)
+        self._by_pair: defaultdict[str, dict[_Pair | None, set[Key]]] = defaultdict(dict)  # by namespace
 
     def put(self, key: Key, selector: LabelSelector | None) -> None:
         """Register the selector of an object; None removes the object."""
@@ -170,28 +174,35 @@ class SelectorIndex:
         if selector is not None:
             self._selectors[key] = selector
             self._pods.index(key[0], selector)
-            self._by_pair[key[0], exact_pair(selector)].add(key)
+            self._by_pair[key[0]].setdefault(exact_pair(selector), set()).add(key)
         else:
             del self._selectors[key]
         if before is not None:
             self._pods.unindex(key[0], before)
-            where = (key[0], exact_pair(before))
-            if selector is None or exact_pair(selector) != where[1]:
-                self._by_pair[where].discard(key)
-                if not self._by_pair[where]:
-                    del self._by_pair[where]
+            pair, pairs = exact_pair(before), self._by_pair[key[0]]
+            if selector is None or exact_pair(selector) != pair:
+                pairs[pair].discard(key)
+                if not pairs[pair]:
+                    del pairs[pair]
+                if not pairs:
+                    del self._by_pair[key[0]]
 
     def claimants(self, namespace: str, labels: Iterable[Labels], max_comparisons: int) -> Claimants:
         """Objects that select any pod with one of these sets of labels."""
-        sets = list(labels)
-        pairs: set[tuple[str, str] | None] = {None, *(pair for each in sets for pair in each.items())}
-        selectors = {key: self._selectors[key] for pair in pairs for key in self._by_pair.get((namespace, pair), ())}
+        # Those of one workload are one object, and anybody may give a pod thousands of labels
+        sets = [*{id(each): each for each in labels}.values()]
+        by_pair = self._by_pair.get(namespace, {})
+        comparisons = sum(min(len(each), len(by_pair)) for each in sets) // _LOOKUPS
+        if comparisons > max_comparisons:
+            return Claimants(None, comparisons)
+        pairs = {None}.union(*(each.items() & by_pair.keys() for each in sets))
+        selectors = {key: self._selectors[key] for pair in pairs for key in by_pair.get(pair, ())}
         # Pods of a workload differ in labels that no selector names
         named = sorted({r.key for selector in selectors.values() for r in selector.requirements or ()})
         if len(named) <= _FEW_LABELS:
             alike = {tuple(each.get(name) for name in named): each for each in sets}
             sets = list(alike.values())
-        comparisons = len(sets) * sum(selector.parts for selector in selectors.values())
+        comparisons += len(sets) * sum(selector.parts for selector in selectors.values())
         if comparisons > max_comparisons:
             return Claimants(None, comparisons)
         found = (key for key, selector in selectors.items() if any(selector.matches(each) for each in sets))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -23,23 +24,28 @@ class TargetConflicts:
 
     def __init__(self) -> None:
         self._targets: dict[Scaler, _Target] = {}
-        self._scalers: defaultdict[_Target, set[Scaler]] = defaultdict(set)
+        self._scalers: defaultdict[_Target, list[Scaler]] = defaultdict(list)  # in order: each of thousands asks
 
     def put(self, scaler: Scaler, target: ObjectReference | None) -> None:
         """Register the target of an autoscaler; None removes the autoscaler."""
         if (before := self._targets.pop(scaler, None)) is not None:
-            self._scalers[before].discard(scaler)
-            if not self._scalers[before]:
+            scalers = self._scalers[before]
+            del scalers[bisect_left(scalers, scaler)]
+            if not scalers:
                 del self._scalers[before]
         if target is not None:
             # Versions of a group show the same objects
             self._targets[scaler] = key = (scaler[1], target.group, target.kind, target.name)
-            self._scalers[key].add(scaler)
+            insort(self._scalers[key], scaler)
 
-    def of(self, scaler: Scaler) -> list[Scaler]:
-        """All other autoscalers of the same target, in order."""
+    def of(self, scaler: Scaler, max_named: int = 8) -> tuple[list[Scaler], int]:
+        """The first of the other autoscalers of the same target, in order, and how many more there are."""
         target = self._targets.get(scaler)
-        return sorted(self._scalers[target] - {scaler}) if target is not None else []
+        if target is None:
+            return [], 0
+        scalers = self._scalers[target]
+        first = [other for other in scalers[: max_named + 1] if other != scaler][:max_named]
+        return first, len(scalers) - 1 - len(first)
 
     def on_hpa(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """Take note that a HorizontalPodAutoscaler appeared, changed or was deleted."""

@@ -12,7 +12,7 @@ from concerto.kube.errors import Unreachable
 
 
 class _Page(msgspec.Struct, gc=False):
-    metadata: msgspec.Raw
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
     items: list[msgspec.Raw] | None = None
 
 

@@ -6,12 +6,16 @@ TokenRequest, for the operator's own service account.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from concerto.api.nodecapacity import metrics_audience
 from concerto.kube import Session
 from concerto.kube.resources import SERVICE_ACCOUNTS
+
+_TIDY_SECONDS = 30.0
+"""How often all tokens are looked through for those that are to be forgotten."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class AgentTokens:
         self._clock = clock
         self._settings = settings or TokenSettings()
         self._known: dict[str, _Token] = {}
+        self._tidied_at = -math.inf
 
     async def token(self, node: str) -> str:
         """The token to show to a node's agent.
@@ -71,9 +76,15 @@ class AgentTokens:
         now = self._clock()
         known = self._known.get(node)
         if known is None or not known.since <= now < known.until:
-            self._known = {name: token for name, token in self._known.items() if token.since <= now < token.until}
+            self._tidy(now)
             known = self._known[node] = await self._request(node, now)
         return known.text
+
+    def _tidy(self, now: float) -> None:
+        """Nodes come and go; thousands may need a new token at a time."""
+        if abs(now - self._tidied_at) >= _TIDY_SECONDS:
+            self._tidied_at = now
+            self._known = {name: token for name, token in self._known.items() if token.since <= now < token.until}
 
     def refused(self, node: str, token: str) -> None:
         """An agent does not know the token: another is asked for, but not for each refusal."""

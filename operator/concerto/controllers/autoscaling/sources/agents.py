@@ -52,6 +52,8 @@ class AgentSettings:
         concurrency: agents asked at a time.
         largest_bytes: of an answer; more is a fault. 500 pods of four containers are 1.5 MiB.
         forget_seconds: a node without a request for this long is forgotten.
+        tidy_seconds: how often all nodes and containers are looked through for those that are to be forgotten: there
+            may be 150,000, and thousands of nodes are asked each time that answers are no longer fresh.
     """
 
     fresh_seconds: float = 5.0
@@ -64,6 +66,7 @@ class AgentSettings:
     concurrency: int = 64
     largest_bytes: int = 2 * 2**20
     forget_seconds: float = 300.0
+    tidy_seconds: float = 30.0
 
 
 class Tokens(Protocol):
@@ -156,6 +159,7 @@ class AgentMetrics:
         self._nodes: dict[str, _Node] = {}
         self._wanted: dict[str, dict[ContainerKey, float]] = {}
         """By node, the containers whose readings were asked for, and when."""
+        self._tidied_at = -math.inf
         self._limit = asyncio.Semaphore(self._settings.concurrency)
         self._client: aiohttp.ClientSession | None = None
 
@@ -219,6 +223,9 @@ class AgentMetrics:
         return await asyncio.shield(node.asking)
 
     def _forget(self, now: float) -> None:
+        if abs(now - self._tidied_at) < self._settings.tidy_seconds:
+            return
+        self._tidied_at = now
         for name in [n for n, node in self._nodes.items() if now - node.asked_at > self._settings.forget_seconds]:
             del self._nodes[name]
         for name, wanted in list(self._wanted.items()):

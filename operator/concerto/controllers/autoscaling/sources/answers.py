@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from concerto.autoscaling.pods import MetricError
-from concerto.kube import KubeError
+from concerto.controllers.runtime.page_decoding import decode_page
+from concerto.kube import KubeError, Session
+from concerto.kube.reflector import in_turns
 
 LARGEST_BYTES = 32 * 2**20
 """Of an answer: 40,000 pods of one namespace. More is a fault, and would cost the operator its memory."""
@@ -15,6 +18,8 @@ NOT_OF_THIS_FORM = (ArithmeticError, AttributeError, LookupError, RecursionError
 """What reading JSON of another form than was thought ends with, beside ValueError."""
 
 _WORDS = 500
+_ITEMS_A_TURN = 100
+"""Items that are decoded and read before others get their turns: all of 32 MiB would hold the loop for seconds."""
 
 
 @contextmanager
@@ -35,3 +40,19 @@ def understanding(api: str) -> Iterator[None]:
     except NOT_OF_THIS_FORM as error:
         what = f"its answer is not of that API's form ({type(error).__name__}: {str(error)[:_WORDS]})"
         raise MetricError(f"unable to fetch metrics from {api} API: {what}") from error
+
+
+async def items_of(
+    session: Session, path: str, params: Mapping[str, str] | None = None, *, timeout_seconds: float
+) -> AsyncIterator[Any]:
+    """The items of the list that a metrics API answers, of any form; others get their turns meanwhile.
+
+    Raises:
+        KubeError: there is no answer, or it is not JSON, or too large.
+        Exception: it is not a list (one of `NOT_OF_THIS_FORM`).
+    """
+    answer = await session.get_foreign(
+        path, params=params, timeout_seconds=timeout_seconds, max_bytes=LARGEST_BYTES, decode=decode_page
+    )
+    async for item in in_turns(answer.get("items") or (), _ITEMS_A_TURN):
+        yield item

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from concerto.api.predictivehpa import ObjectReference
 from concerto.api.quantities import milli
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, understanding
+from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, items_of, understanding
 from concerto.kube import KubeError, Session
 from concerto.kube.discovery import Kinds
 
+_Read = TypeVar("_Read")
 _GROUP = "/apis/custom.metrics.k8s.io"
 _DEFAULT_WINDOW_SECONDS = 60.0
 """Window of a reading that does not give its own, as HPA assumes."""
@@ -42,9 +43,8 @@ class CustomMetrics:
         Raises:
             MetricError: the API does not answer, or has no reading.
         """
-        items = await self._get(f"namespaces/{quote(namespace)}/pods/*/{quote(metric, safe='')}", selector, pods)
-        with understanding("custom metrics"):
-            return {item["describedObject"]["name"]: _sample(item, now) for item in items}
+        path = f"namespaces/{quote(namespace)}/pods/*/{quote(metric, safe='')}"
+        return dict(await self._get(path, selector, pods, lambda item: _named_sample(item, now)))
 
     async def of_object(self, namespace: str, metric: str, described: ObjectReference, selector: str) -> int:
         """Its value in thousandths.
@@ -58,9 +58,7 @@ class CustomMetrics:
         else:
             plural = await self._plural(described)
             path = f"namespaces/{quote(namespace)}/{plural}/{quote(described.name)}/{quote(metric, safe='')}"
-        items = await self._get(path, selector, None)
-        with understanding("custom metrics"):
-            return milli(items[0]["value"])
+        return (await self._get(path, selector, None, lambda item: milli(item["value"])))[0]
 
     async def _plural(self, described: ObjectReference) -> str:
         try:
@@ -69,27 +67,36 @@ class CustomMetrics:
             raise MetricError(f"unable to find kind {described.kind}: {error}") from error
         return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
-    async def _get(self, path: str, selector: str, pods: str | None) -> list[Mapping[str, Any]]:
+    async def _get(
+        self, path: str, selector: str, pods: str | None, read: Callable[[Mapping[str, Any]], _Read]
+    ) -> list[_Read]:
+        """What is read of each item, at least of one."""
         params = {"metricLabelSelector": selector} if selector else {}
         if pods:
             params["labelSelector"] = pods
         try:
             with understanding("custom metrics"):
                 if self._version is None:
-                    self._version = (await self._ask(_GROUP, {}))["preferredVersion"]["version"]
-                answer = await self._ask(f"{_GROUP}/{self._version}/{path}", params)
-                items: list[Mapping[str, Any]] = answer.get("items") or []
+                    self._version = (await self._ask(_GROUP))["preferredVersion"]["version"]
+                path = f"{_GROUP}/{self._version}/{path}"
+                items = items_of(self._session, path, params, timeout_seconds=self._timeout)
+                found = [read(item) async for item in items]
         except MetricError:
             self._version = None  # perhaps another adapter, of another version, has taken over
             raise
-        if not items:
+        if not found:
             raise MetricError("no metrics returned from custom metrics API")
-        return items
+        return found
 
-    async def _ask(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
-        return await self._session.get_foreign(
-            path, params=params, timeout_seconds=self._timeout, max_bytes=LARGEST_BYTES
-        )
+    async def _ask(self, path: str) -> dict[str, Any]:
+        return await self._session.get_foreign(path, timeout_seconds=self._timeout, max_bytes=LARGEST_BYTES)
+
+
+def _named_sample(item: Mapping[str, Any], now: float) -> tuple[str, Sample]:
+    name = item["describedObject"]["name"]
+    if not isinstance(name, str):
+        raise ValueError("a name that is not a string")
+    return name, _sample(item, now)
 
 
 def _sample(item: Mapping[str, Any], now: float) -> Sample:

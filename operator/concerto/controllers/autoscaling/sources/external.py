@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
 from concerto.api.quantities import milli, parse_quantity
 from concerto.autoscaling.pods import MetricError
-from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, understanding
+from concerto.controllers.autoscaling.sources.answers import items_of, understanding
 from concerto.kube import Session
 
 _LARGEST = 2**63 - 1
@@ -22,8 +23,8 @@ async def external_metric(
         MetricError: the API does not answer, has no series, or one whose value is no quantity.
     """
     with understanding("external metrics"):
-        values = await _values(session, namespace, metric, selector, timeout_seconds)
-        return min(sum(milli(value) for value in values), _LARGEST)
+        values = _values(session, namespace, metric, selector, timeout_seconds)
+        return min(sum([milli(value) async for value in values]), _LARGEST)
 
 
 async def external_number(
@@ -31,16 +32,19 @@ async def external_number(
 ) -> float:
     """The same sum as it is, not in whole thousandths."""
     with understanding("external metrics"):
-        values = await _values(session, namespace, metric, selector, timeout_seconds)
-        return float(sum(parse_quantity(value) for value in values))
+        values = _values(session, namespace, metric, selector, timeout_seconds)
+        return float(sum([parse_quantity(value) async for value in values]))
 
 
-async def _values(session: Session, namespace: str, metric: str, selector: str, timeout_seconds: float) -> list[Any]:
+async def _values(
+    session: Session, namespace: str, metric: str, selector: str, timeout_seconds: float
+) -> AsyncIterator[Any]:
     """The values of all series, at least of one, as they are written."""
     path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{quote(namespace)}/{quote(metric, safe='')}"
     params = {"labelSelector": selector} if selector else {}
-    answer = await session.get_foreign(path, params=params, timeout_seconds=timeout_seconds, max_bytes=LARGEST_BYTES)
-    items = answer.get("items") or []
-    if not items:
+    is_empty = True
+    async for item in items_of(session, path, params, timeout_seconds=timeout_seconds):
+        is_empty = False
+        yield item["value"]
+    if is_empty:
         raise MetricError("no metrics returned from external metrics API")
-    return [item["value"] for item in items]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 from concerto.api.quantities import milli, parse_duration
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, NOT_OF_THIS_FORM, understanding
+from concerto.controllers.autoscaling.sources.answers import NOT_OF_THIS_FORM, items_of, understanding
 from concerto.kube import Resource, Session
 
 _FORGOTTEN_SECONDS = 300.0
+_TIDY_SECONDS = 30.0
+"""How often namespaces are looked through for those that are to be forgotten: thousands may be listed in a round."""
 _CONCURRENCY = 32
 """Lists at a time."""
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", True)
@@ -70,6 +73,7 @@ class ResourceMetrics:
         self._timeout = timeout_seconds
         self._limit = asyncio.Semaphore(_CONCURRENCY)
         self._kept: dict[str, tuple[float, asyncio.Task[dict[str, PodUsage]]]] = {}
+        self._tidied_at = -math.inf
 
     async def usage(self, namespace: str) -> Mapping[str, PodUsage]:
         """Readings by pod name.
@@ -80,20 +84,25 @@ class ResourceMetrics:
         now = self._clock()
         kept = self._kept.get(namespace)
         if kept is None or not 0.0 <= now - kept[0] <= self._fresh:  # a clock that went back, too
-            # Namespaces come and go
-            self._kept = {n: k for n, k in self._kept.items() if abs(now - k[0]) <= _FORGOTTEN_SECONDS}
+            self._tidy(now)
             kept = self._kept[namespace] = (now, asyncio.ensure_future(self._list(namespace)))
         found = await asyncio.shield(kept[1])
         if not found:
             raise MetricError("no metrics returned from resource metrics API")
         return found
 
+    def _tidy(self, now: float) -> None:
+        """Namespaces come and go."""
+        if abs(now - self._tidied_at) >= _TIDY_SECONDS:
+            self._tidied_at = now
+            self._kept = {n: k for n, k in self._kept.items() if abs(now - k[0]) <= _FORGOTTEN_SECONDS}
+
     async def _list(self, namespace: str) -> dict[str, PodUsage]:
         with understanding("resource metrics"):
+            path = POD_METRICS.path(namespace)
             async with self._limit:
-                path = POD_METRICS.path(namespace)
-                listed = await self._session.get_foreign(path, timeout_seconds=self._timeout, max_bytes=LARGEST_BYTES)
-            return {item["metadata"]["name"]: _understood(item) for item in listed.get("items") or ()}
+                items = items_of(self._session, path, timeout_seconds=self._timeout)
+                return {item["metadata"]["name"]: _understood(item) async for item in items}
 
 
 def _understood(item: Mapping[str, Any]) -> PodUsage:
