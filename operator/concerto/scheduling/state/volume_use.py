@@ -41,6 +41,11 @@ class VolumeUse:
         self.attachments = Attachments()
         self._served: dict[str, Ints] = {}  # rows by plugin, once somebody has asked
 
+    @property
+    def number_of_nodes(self) -> int:
+        """How many rows there are."""
+        return self._rows.size
+
     def rows_served(self, plugin: str) -> Ints:
         """The rows on which CSI drivers serve the volumes of an in-tree plugin. A pod may have a thousand of them."""
         if plugin not in self._served:

@@ -84,11 +84,6 @@ class VolumeIndex(PodIndex):
         """The node that a claim's volume is being made for, or reserved for; None before a node is selected."""
         return self.reservations.node(claim.key) if claim.selected_node is None else claim.selected_node
 
-    @property
-    def number_of_nodes(self) -> int:
-        """How many rows there are."""
-        return self._rows.size
-
     def count_of_class(self, name: str) -> int:
         """How many volumes the class has."""
         return len(self._by_class.get(name, ()))
@@ -311,12 +306,8 @@ class VolumeIndex(PodIndex):
 
     def _recount_claims_of_class(self, name: str) -> None:
         """Another driver serves them now, unless they are bound. Hundreds may come after all pods and claims."""
-
-        def is_of_class(key: ClaimKey) -> bool:
-            claim = self.claims.get(key)
-            return claim is not None and claim.storage_class == name
-
-        self.use.recount_claims(is_of_class)
+        claims = self.claims
+        self.use.recount_claims(lambda key: key in claims and claims[key].storage_class == name)
 
     def _forget_reachable(self) -> None:
         self._reachable.clear()

@@ -62,7 +62,7 @@ def _takes_too_long(volumes: VolumeIndex, claims: Iterable[PersistentVolumeClaim
     comparisons = 0
     for claim in claims:
         if count := volumes.count_of_class(claim.storage_class):
-            comparisons += max(count, volumes.number_of_nodes) // VOLUMES_AT_ONCE
+            comparisons += max(count, volumes.use.number_of_nodes) // VOLUMES_AT_ONCE
             comparisons += 0 if claim.selector is None else count * claim.selector.parts
             if comparisons > MAX_COMPARISONS:
                 return True
