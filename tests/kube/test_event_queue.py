@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from aiohttp import web
@@ -31,7 +32,15 @@ def test_a_reference_names_its_object_and_nothing_more() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a", "a" * 253], ids=["a short name", "the longest name"])
+NAMES = {
+    "a short name": "a",
+    "the longest name": "a" * 253,
+    "one that is cut after a dash": "a" * 228 + "--" + "b" * 20,
+    "one that is cut after a dot": "a" * 229 + "." + "b" * 20,
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_an_event_lives_beside_its_object_under_a_name_of_its_own(name: str) -> None:
     def build(regarding: Object, suffix: str) -> Object:
         occurrence = Occurrence(regarding, "Normal", reason="Scheduled", note="done", action="Binding")
@@ -42,6 +51,7 @@ def test_an_event_lives_beside_its_object_under_a_name_of_its_own(name: str) -> 
     event = build(build_reference(pod(name)), "abc123")
     assert event["metadata"]["namespace"] == "ns"
     assert len(event["metadata"]["name"]) <= 253
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", part) for part in event["metadata"]["name"].split("."))
     assert event["metadata"]["name"] != build(build_reference(pod(name)), "abc124")["metadata"]["name"]
     assert event["eventTime"] == "2023-11-14T22:13:20.250000Z"
 

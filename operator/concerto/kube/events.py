@@ -380,8 +380,8 @@ def build_event(occurrence: Occurrence, reporter: Reporter, *, now: float, suffi
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
         "metadata": {
-            # At most 253 characters, of which the time takes 14 and the suffix 6
-            "name": f"{regarding['name'][:230]}.{int(now * 1e6):x}{suffix}",
+            # At most 253 characters, of which the time takes 14 and the suffix 6; no dot follows on a dash or a dot
+            "name": f"{regarding['name'][:230].rstrip('-.')}.{int(now * 1e6):x}{suffix}",
             "namespace": regarding.get("namespace") or "default",
         },
         "eventTime": format_micro_timestamp(now),
