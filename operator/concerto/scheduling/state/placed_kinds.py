@@ -16,6 +16,7 @@ import numpy as np
 from concerto.api.counters import add_count
 from concerto.api.pod_kind import Kind
 from concerto.capacity.kinds.cost import Cost, deciding_groups, estimate, groups_of, without_groups
+from concerto.capacity.kinds.sums import KindSums
 from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.columns import Floats, Ints, Rows
 
@@ -164,7 +165,7 @@ class PlacedKinds:
         # Most entries are the same objects as before, and there may be 40,000
         changed = {key for key, sums in table.items() if (known := before.get(key)) is not sums and known != sums}
         changed |= before.keys() - table.keys()
-        self._to_move |= self._users({key for key in changed if _role(before, key) != _role(table, key)})
+        self._to_move |= self._users({key for key in changed if not _have_same_role(before.get(key), table.get(key))})
         self._behind |= dict.fromkeys(each for each in self._alike.values() if not changed.isdisjoint(each.kind.keys))
         return bool(changed), self.catch_up()
 
@@ -271,7 +272,8 @@ def columns(pods: Mapping[int, int]) -> tuple[Ints, Floats]:
     return np.fromiter(pods.keys(), np.int64, len(pods)), np.fromiter(pods.values(), np.float64, len(pods))
 
 
-def _role(table: Table, key: str) -> object:
-    """What it depends on whether the entry decides what pods cost."""
-    sums = table.get(key)
-    return None if sums is None else (sums.of_ended_pods, sums.of_running_pods)
+def _have_same_role(before: KindSums | None, after: KindSums | None) -> bool:
+    """Whether all is equal on which it depends whether an entry decides what pods cost."""
+    if before is None or after is None:
+        return before is after
+    return before.of_ended_pods == after.of_ended_pods and before.of_running_pods == after.of_running_pods
