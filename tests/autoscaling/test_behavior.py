@@ -135,6 +135,9 @@ def rules(select, *policies):
 UP = {
     "pods: start of the period plus the value": (rules("Max", ("Pods", 4, 60)), (), 10, 14),
     "percent is rounded up": (rules("Max", ("Percent", 10, 60)), (), 1, 2),
+    "a share of zero replicas is one, or they would stay at zero": (rules("Max", ("Percent", 100, 60)), (), 0, 1),
+    "... also where the least change counts": (rules("Min", ("Pods", 4, 60), ("Percent", 100, 60)), (), 0, 1),
+    "... and only once in the period": (rules("Max", ("Percent", 100, 60)), ((10, 1),), 1, 1),
     "what was added in the period is spent": (rules("Max", ("Pods", 4, 60)), ((10, 3),), 10, 11),
     "what was removed in the period may come back": (rules("Max", ("Pods", 4, 60)), ((10, -3),), 10, 17),
     "a change as old as the period no longer counts": (rules("Max", ("Pods", 4, 60)), ((60, 3),), 10, 14),

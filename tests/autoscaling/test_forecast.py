@@ -107,6 +107,13 @@ def test_a_young_object_expects_no_growth_without_warning_while_its_load_falls_f
     assert (falling.noise[0], level.noise[0] > 0.0) == (0.0, True)
 
 
+def test_a_longer_line_says_no_more_that_the_load_falls_once_a_shorter_one_has_come_to_rest():
+    """Six minutes after a fall of ten, all of them did."""
+    rests = np.r_[np.full(40, 8.0), np.linspace(8, 4, 40), np.full(24, 4.0)]
+    falls = of(np.stack([noisy(rests, seed) for seed in range(60)]), horizon=300.0).noise == 0.0
+    assert falls.mean() < 0.7
+
+
 def test_what_days_have_shown_counts_while_the_load_falls_too():
     past = days(np.tile([4.0] * 17 + [8.5], 48))
     young, old = (of(noisy(FALLS["for five minutes"]), earlier=Earlier(past=each)) for each in (None, past))

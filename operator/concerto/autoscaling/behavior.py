@@ -207,8 +207,10 @@ def _limit(rules: ScalingRules, events: Sequence[ScaleEvent], current: int, now:
 def _allowed(policy: Policy, start: int, grow: bool) -> int:
     if policy.type == "Pods":
         return start + policy.value if grow else start - policy.value
-    # Upwards rounds up, or one replica at 10 % would never become two.
-    return math.ceil(start * (1 + policy.value / 100)) if grow else int(start * (1 - policy.value / 100))
+    if not grow:
+        return int(start * (1 - policy.value / 100))
+    # Rounded up, or one replica at 10 % would never become two. autoscaling/v2 leaves none at zero for good
+    return max(math.ceil(start * (1 + policy.value / 100)), 1)
 
 
 def _changed(events: Iterable[ScaleEvent], cutoff: float) -> int:

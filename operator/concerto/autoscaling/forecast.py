@@ -178,8 +178,7 @@ def _basis(series: Floats, horizon_seconds: Floats, settings: ForecastSettings, 
     spread = noise(series, settings.noise_window)
     windows = {*settings.onset_windows, *settings.turn_windows, *settings.linear_windows, settings.long_window}
     lines = {window: line(series, window) for window in windows}
-    trends = [lines[window].surely_falls(spread, settings.falling_errors) for window in settings.linear_windows]
-    falls = np.any([trend[:, -1] for trend in trends], axis=0)
+    falls = _falls(lines, spread, settings)
     return _Basis(
         series,
         steps,
@@ -191,6 +190,13 @@ def _basis(series: Floats, horizon_seconds: Floats, settings: ForecastSettings, 
         falls,
         settings,
     )
+
+
+def _falls(lines: Mapping[int, Line], spread: Floats, settings: ForecastSettings) -> NDArray[np.bool_]:
+    """Whether the load falls for certain now, by one of the lines; a longer one falls on once the load is at rest."""
+    surely = [lines[window].surely_falls(spread, settings.falling_errors)[:, -1] for window in settings.linear_windows]
+    sinks = [lines[window].slope[:, -1] < 0.0 for window in settings.linear_windows]
+    return np.any([surely[i] & np.all(sinks[:i], axis=0) for i in range(len(surely))], axis=0)
 
 
 def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) -> Forecasts:
