@@ -65,6 +65,16 @@ def test_pods_take_their_time_to_start_and_the_unready_go_first():
     assert plant.ready.sum() == 4
 
 
+def test_what_is_decided_for_one_replicate_changes_nothing_for_the_others():
+    """Two policies had shown differences that were those of their random numbers."""
+    plants = [Plant(PlantSettings(), np.array([2, 2]), np.random.default_rng(1)) for _ in range(2)]
+    plants[0].scale(0, 9)
+    for _ in range(60):
+        some, other = (plant.tick(np.array([6.0, 6.0]))[0] for plant in plants)
+        assert np.array_equal(some[1], other[1], equal_nan=True)
+        assert np.array_equal(np.isfinite(some), np.isfinite(other)), "and its own requests are the same"
+
+
 def test_a_service_without_ready_pods_or_load_does_not_fail():
     plant = Plant(PlantSettings(), np.array([0]), np.random.default_rng(1))
     latency, used, existing = plant.tick(np.array([5.0]))

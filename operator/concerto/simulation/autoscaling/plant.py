@@ -4,6 +4,9 @@ Many replicates (seeds) run at once, each a row. Requests arrive as a Poisson pr
 kube-proxy's rules do) and wait there in one queue, first come first served; each needs an exponential amount of CPU.
 So a settled pod is an M/M/1 queue whose 95th percentile of latency is 1/(1 - utilisation) times the unloaded one, which
 crosses 3 at a utilisation of two thirds. Waiting times are exact (Lindley's recursion), not approximated per tick.
+
+With one seed the requests are the same whatever is decided, and a replicate for which two policies decide the same has
+the same latencies with both. So differences between policies come from what they decide.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class Plant:
     def __init__(self, settings: PlantSettings, replicas: NDArray[np.int64], rng: np.random.Generator) -> None:
         shape = (len(replicas), settings.max_pods)
         self.settings, self.now = settings, 0.0
-        self._rng = rng
+        self._rng, self._starts = rng, rng.spawn(len(replicas))
         self.alive = np.zeros(shape, dtype=bool)
         self.created: Floats = np.zeros(shape)
         self.ready_at: Floats = np.full(shape, np.inf)
@@ -95,7 +98,7 @@ class Plant:
             free = np.flatnonzero(~self.alive[row])[: replicas - len(have)]
             self.alive[row, free] = True
             self.created[row, free] = self.now
-            spread = self._rng.normal(1.0, self.settings.startup_spread, len(free))
+            spread = self._starts[row].normal(1.0, self.settings.startup_spread, len(free))
             self.ready_at[row, free] = self.now + self.settings.startup_seconds * np.clip(spread, 0.5, 2.0)
             self.free_at[row, free] = 0.0
             self._busy[:, row, free] = np.nan
@@ -118,37 +121,34 @@ class Plant:
             Latencies (replicates x requests, padded with NaN), useful CPU-seconds and existing pods of each replicate.
         """
         s, dt = self.settings, self.settings.tick_seconds
-        # The first free column is taken first, so that all pods stand in the first few
-        used = int(np.flatnonzero(self.alive.any(axis=0)).max(initial=0)) + 1
-        ready = self.ready[:, :used]
-        count = ready.sum(axis=1)
-        mean = np.where(ready, (rates * dt / np.maximum(count, 1))[:, None], 0.0)
-        arrivals = self._rng.poisson(mean)
-        width = int(arrivals.max()) if arrivals.size else 0
-        latency = np.full((*arrivals.shape, max(width, 1)), np.nan)
-        end = self.now + dt
-        free = np.maximum(self.free_at[:, :used], self.now)
+        number = self._rng.poisson(rates * dt)[:, None]
+        shape, each, end = (len(number), int(number.max(initial=0))), np.arange(len(number)), self.now + dt
+        exists = np.arange(shape[1]) < number
+        at = self.now + np.sort(np.where(exists, self._rng.random(shape) * dt, dt), axis=1)
+        service, choice = self._rng.exponential(s.service_seconds, shape), self._rng.random(shape)
+        ready = self.ready
+        count = ready.sum(axis=1)[:, None]
+        pods = np.take_along_axis(np.argsort(~ready, axis=1, kind="stable"), (choice * count).astype(int), axis=1)
+        given, latency = exists & (count > 0), np.full(shape, np.nan)
+        free = np.maximum(self.free_at, self.now)
         busy = np.minimum(free, end) - self.now
-        given = np.arange(latency.shape[2]) < arrivals[..., None]
-        at = self.now + np.sort(np.where(given, self._rng.random(latency.shape) * dt, dt), axis=2)
-        service: Floats = np.asarray(self._rng.exponential(s.service_seconds, latency.shape))
-        for i in range(width):
-            begin = np.maximum(free, at[..., i])
-            wait = begin - at[..., i]
-            taken = given[..., i] & (wait <= s.timeout_seconds)
-            done = begin + service[..., i]
-            latency[..., i] = np.where(taken, wait + service[..., i], s.timeout_seconds)
-            busy += np.where(taken, np.minimum(done, end) - np.minimum(begin, end), 0.0)
-            free = np.where(taken, done, free)
+        for i in range(shape[1]):
+            queue = each, pods[:, i]
+            begin = np.maximum(free[queue], at[:, i])
+            wait = begin - at[:, i]
+            taken = given[:, i] & (wait <= s.timeout_seconds)
+            done = begin + service[:, i]
+            latency[:, i] = np.where(taken, wait + service[:, i], s.timeout_seconds)
+            busy[queue] += np.where(taken, np.minimum(done, end) - np.minimum(begin, end), 0.0)
+            free[queue] = np.where(taken, done, free[queue])
         latency[~given] = np.nan
-        self.free_at[:, :used] = free
+        self.free_at = free
         useful = np.where(ready, busy * s.pod_cores, 0.0)
-        starting = self.alive[:, :used] & ~ready
+        starting = self.alive & ~ready
         self._busy[1:] = self._busy[:-1].copy()
-        self._busy[0] = np.nan
-        self._busy[0, :, :used] = np.where(ready, useful, np.where(starting, s.pod_cores * dt, np.nan))
+        self._busy[0] = np.where(ready, useful, np.where(starting, s.pod_cores * dt, np.nan))
         self.now += dt
-        return latency.reshape(len(latency), -1), useful.sum(axis=1), self.alive.sum(axis=1).astype(float)
+        return latency, useful.sum(axis=1), self.alive.sum(axis=1).astype(float)
 
     def cpu_readings(self) -> Floats:
         """Mean cores of each pod over the metrics window, as the metrics API shows them now; NaN where it has none."""
