@@ -196,7 +196,7 @@ def _falls(lines: Mapping[int, Line], spread: Floats, settings: ForecastSettings
     """Whether the load falls for certain now, by one of the lines; a longer one falls on once the load is at rest."""
     surely = [lines[window].surely_falls(spread, settings.falling_errors)[:, -1] for window in settings.linear_windows]
     sinks = [lines[window].slope[:, -1] < 0.0 for window in settings.linear_windows]
-    return np.any([surely[i] & np.all(sinks[:i], axis=0) for i in range(len(surely))], axis=0)
+    return np.asarray(np.any([surely[i] & np.all(sinks[:i], axis=0) for i in range(len(surely))], axis=0))
 
 
 def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) -> Forecasts:
