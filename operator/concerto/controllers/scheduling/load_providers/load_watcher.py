@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import msgspec
+import orjson
 
 from concerto.api.prometheus_queries import Statistic
 from concerto.controllers.runtime.http_source import HttpClient, Limits, SourceError
@@ -43,6 +45,15 @@ class LoadWatcherSource:
             self._client = None
 
 
+class _Document(msgspec.Struct, gc=False):
+    window: dict[str, Any]
+    data: dict[str, msgspec.Raw]
+
+
+_DOCUMENT: msgspec.json.Decoder[_Document] = msgspec.json.Decoder(_Document)
+_NODES: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def read_watcher(payload: bytes) -> tuple[Series, ...]:
     """The cpu and memory metrics of a load watcher's document, in upstream's form or in that of Trimaran's proposal.
 
@@ -52,14 +63,16 @@ def read_watcher(payload: bytes) -> tuple[Series, ...]:
         SourceError: it is not such a document.
     """
     try:
-        document = json.loads(payload)
-        window, data = document["window"], document["data"]
-        start, end = float(window["start"]), float(window["end"])
-        nodes = data.get("NodeMetricsMap", data)
+        # To decode all at once would hold the interpreter, and so the loop of another thread, for a second
+        document = _DOCUMENT.decode(payload)
+        start, end = float(document.window["start"]), float(document.window["end"])
+        nodes = document.data
+        if "NodeMetricsMap" in nodes:
+            nodes = _NODES.decode(nodes["NodeMetricsMap"])
         found: dict[tuple[str, Statistic], dict[str, tuple[float, float]]] = defaultdict(dict)
         counts: Counter[tuple[str, Statistic, str]] = Counter()
-        for name, node in nodes.items():
-            for resource, statistic, value in _metrics(node):
+        for name, text in nodes.items():
+            for resource, statistic, value in _metrics(orjson.loads(bytes(text))):
                 found[resource, statistic][name] = (value, end)
                 counts[resource, statistic, name] += 1
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
 from concerto.api.quantities import parse_duration, parse_quantity
 from concerto.api.timestamps import parse_timestamp
+from concerto.controllers.runtime.page_decoding import decode_page
 from concerto.controllers.scheduling.load_providers.poll_windows import PollWindows
+from concerto.controllers.scheduling.load_providers.prometheus import MAX_BYTES
 from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
+from concerto.kube.reflector import in_turns
 from concerto.scheduling.state.provided_load import RESOURCES, Series
 
 NODE_METRICS = Resource("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", False)
+_ITEMS_A_TURN = 100
 _UNITS = {"cpu": 1000.0, "memory": 1.0}  # to millicores and bytes
 
 
@@ -38,7 +43,12 @@ class MetricsServerSource:
     async def fetch(self) -> Answer:
         """One list; see `Source`."""
         try:
-            listed = await self._session.request("GET", NODE_METRICS.path(), timeout_seconds=self._timeout, attempts=1)
+            listed = await self._session.get_foreign(
+                NODE_METRICS.path(), timeout_seconds=self._timeout, max_bytes=MAX_BYTES, decode=decode_page
+            )
+            items = [item async for item in in_turns(listed.get("items") or (), _ITEMS_A_TURN)]
+        except TypeError as error:
+            raise SourceError("BadAnswer", f"metrics.k8s.io: cannot be read: {error!r}") from error
         except NotFound as error:
             raise SourceError("NotServed", "the API server serves no metrics.k8s.io: install metrics-server") from error
         except Forbidden as error:
@@ -47,7 +57,8 @@ class MetricsServerSource:
             timed_out = isinstance(error.__cause__, TimeoutError)
             raise SourceError("Timeout" if timed_out else "Unreachable", str(error)) from error
         try:
-            return Answer(self._windows.add(read_node_metrics(listed), self._clock()))
+            series = await asyncio.to_thread(read_node_metrics, {"items": items})
+            return Answer(self._windows.add(series, self._clock()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SourceError("BadAnswer", f"metrics.k8s.io: cannot be read: {error!r}") from error
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import ssl
 from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from concerto.api.metric_provider import PrometheusQuery, PrometheusSettings
 from concerto.api.schedulingprofile import LoadWindow
@@ -26,7 +28,7 @@ from concerto.scheduling.state.provided_load import Series
 
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
 MAX_BYTES = 16 * 2**20
-"""Of an answer; a series with long labels takes 1 KiB, and what has been read takes up to twenty times as much."""
+"""Of an answer; a series with long labels takes 1 KiB. Anybody may have series scraped with any labels."""
 _MAX_SERIES = 50_000
 """Of an answer: several times the nodes of the largest clusters."""
 
@@ -150,6 +152,27 @@ class PrometheusSource:
             return error
 
 
+class _Data(msgspec.Struct, gc=False):
+    resultType: str
+    result: list[msgspec.Raw]
+
+
+class _Answer(msgspec.Struct, gc=False):
+    data: _Data
+    isPartial: Any = None
+    warnings: Any = None
+
+
+_ANSWER: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
+
+
+def _samples_by(node_label: str) -> msgspec.json.Decoder[Any]:
+    """Decodes a sample with no label but this one: others may be long, and of any number."""
+    labels = msgspec.defstruct("Labels", [("node", str, "")], rename={"node": node_label}, gc=False)
+    sample = msgspec.defstruct("Sample", [("metric", labels), ("value", tuple[Any, Any])], gc=False)
+    return msgspec.json.Decoder(sample)
+
+
 def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered_seconds: float) -> Series:
     """The answer to an instant query.
 
@@ -157,21 +180,24 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
         SourceError: it is not valid.
     """
     try:
-        answer = json.loads(payload)
-        data = answer["data"]
-        if lacks := missing_data(answer):
+        # To decode all at once would hold the interpreter, and so the loop of another thread, for a second
+        answer = _ANSWER.decode(payload)
+        data = answer.data
+        if lacks := missing_data({"isPartial": answer.isPartial, "warnings": answer.warnings}):
             raise SourceError("BadAnswer", lacks)
-        if data["resultType"] != "vector":
-            raise SourceError("BadAnswer", f"returns a {data['resultType']} instead of one value for each node")
-        if len(data["result"]) > _MAX_SERIES:
+        if data.resultType != "vector":
+            raise SourceError("BadAnswer", f"returns a {data.resultType} instead of one value for each node")
+        if len(data.result) > _MAX_SERIES:
             raise SourceError(
-                "BadAnswer", f"returns {len(data['result'])} series: the query must return one for each node"
+                "BadAnswer", f"returns {len(data.result)} series: the query must return one for each node"
             )
         values: dict[str, tuple[float, float]] = {}
         ambiguous: set[str] = set()
-        for sample in data["result"]:
-            name = without_port(sample["metric"].get(node_label, ""))
-            at, value = sample["value"]
+        decoder = _samples_by(node_label)
+        for text in data.result:
+            sample = decoder.decode(text)
+            name = without_port(sample.metric.node)
+            at, value = sample.value
             if name in values:
                 ambiguous.add(name)
             values[name] = float(value), float(at)
