@@ -149,8 +149,9 @@ the nodes by the reason that excludes them:
     cluster.apply(workload("Job", "burn", spec, completions=400, parallelism=400))
 
     def waiting() -> str | None:
-        """A pod that no node has CPU for."""
+        """The youngest of the pods that no node has CPU for: it will wait for longest."""
         pods = cluster.get("pods", "-n", "default", "-l", "app=burn", "--field-selector", "spec.nodeName=")["items"]
+        pods.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
         conditions = [(p["metadata"]["name"], c) for p in pods for c in p["status"].get("conditions") or ()]
         # by what the kind was measured to take; other nodes may limit how fast pods start at that moment
         full = re.compile(r"node\(s\) had less CPU left than the \d+m ")
@@ -163,11 +164,16 @@ the nodes by the reason that excludes them:
     pod = eventually("a pod that waits for CPU", waiting)
     page.run(f"kubectl describe pod {pod} | sed -n '/^Events/,$p'")
     page.write("""
+What follows `preemption:` says whether the eviction of pods of lower priority would help ([priority.md](priority.md)).
+Here all pods have the same priority.
+
 How much the pod takes, from how many pods that is known, and how much each node has LEFT now. An event has the numbers
 of its time:
 """)
     refused = "PodCapacity: node(s) had less CPU left"
-    page.run(f"concerto explain pod default/{pod}", until=lambda text: refused in text)
+    page.run(
+        f"concerto explain pod default/{pod}", until=lambda text: text.count(refused) == 3 and ", waiting," in text
+    )
     page.write("""
 What takes the CPU: by node, then by workload:
 """)
