@@ -250,7 +250,8 @@ def summary(plant: Plant, figures: Sequence[Figure]) -> list[str]:
     lines = [
         f"- fitted: {plant.start_seconds:.2f} s until a start begins, {plant.start_core_seconds:.2f} core-seconds a "
         f"start, {plant.end_core_seconds:.2f} an end, {plant.other_cpu:.0%} of the CPUs for others",
-        f"- not fitted: {plant.teardown_seconds:.2f} s from the report of a container's end to its pod's last phase",
+        f"- not fitted: {plant.teardown_seconds:.2f} s from the report of a container's end to its pod's terminal "
+        "phase",
         f"- the simulator orders {alike} of {pairs} pairs of schedulers as the real nodes do, by the pods' mean",
     ]
     for name, of in (("kube-scheduler (fitted)", theirs), ("Concerto (predicted)", ours)):
