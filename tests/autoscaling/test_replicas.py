@@ -177,7 +177,7 @@ VALUE = {
     "from zero, the ratio itself, and without tolerance": (0, [], 10_500, 10_000, 2),
     "from zero, nothing asks for nothing": (0, [], 0, 10_000, 0),
     "to zero": (3, pods(3), 0, 10_000, 0),
-    "while no pod is ready yet, as from zero": (3, pods(3, "Pending"), 25_000, 10_000, 3),
+    "while no pod is ready yet, one, as many as autoscaling/v2 keeps": (3, pods(3, "Pending"), 25_000, 10_000, 1),
     "... but no load still asks for nothing": (3, pods(3, "Pending"), 0, 10_000, 0),
     "never more than an int32": (4, pods(4), 10**30, 1, 2**31 - 1),
 }

@@ -170,7 +170,7 @@ def average_value_replicas(
 def value_replicas(
     current: int, pods: Sequence[PodView], value: int, *, metric: str, target: int, tolerances: Tolerances
 ) -> Proposal:
-    """Object and External metrics with a Value target: the ratio times the pods that are ready, or once without any.
+    """Object and External metrics with a Value target: the ratio times the pods that are ready.
 
     Raises:
         MetricError: there are no pods to multiply by.
@@ -188,8 +188,8 @@ def value_replicas(
         raise MetricError(
             "unable to calculate ready pods: no pods returned by selector while calculating replica count"
         )
-    # As from zero: else a target that was scaled up from there would be back at zero before its pods are ready
-    return Proposal(_whole(ratio * max(ready, 1)), metric, demand, value=value)
+    # One at least: else a target that was scaled up from zero would be back there before its pods are ready
+    return Proposal(max(_whole(ratio * ready), 1 if value else 0), metric, demand, value=value)
 
 
 def per_pod_replicas(status_replicas: int, value: int, *, metric: str, target: int, tolerances: Tolerances) -> Proposal:
