@@ -6,7 +6,8 @@ is asked of all volumes at once.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,7 +46,7 @@ class ClassVolumes:
         self._rows: Ints = NO_ROWS
         self._places: Ints = NO_ROWS
         self._left: Bools = np.zeros(0, dtype=np.bool_)
-        self._wide: list[_Wide] = []  # the others
+        self._wide = _Wide(size)  # the others
         self._read(volumes)
 
     def find(self, claim: PersistentVolumeClaim) -> Ints:
@@ -54,22 +55,19 @@ class ClassVolumes:
         at: Ints = np.full(self._size, none, dtype=np.int64)
         here = np.flatnonzero(self._left & suits[self._places])[::-1]
         at[self._rows[here]] = self._places[here]  # the smallest last, so that it stays
-        for wide in self._wide:
-            wide.put_smallest(at, suits)
+        self._wide.put_smallest(at, suits)
         at[at == none] = -1
         return at
 
     def take(self, at: Ints) -> None:
         """No other claim of the pod gets these volumes on these rows, as `find` has found them."""
         self._left &= at[self._rows] != self._places
-        for wide in self._wide:
-            wide.take(at)
+        self._wide.take(at)
 
     # --- inside
 
     def _read(self, volumes: VolumeIndex) -> None:
         few: list[tuple[int, Ints]] = []
-        wide = _WideGroups(self._size)
         for place, volume in enumerate(self.volumes):
             form = (volume.mode, volume.attributes_class, volume.access_modes)
             self._form[place] = self._forms.setdefault(form, len(self._forms))
@@ -84,14 +82,13 @@ class ClassVolumes:
                 continue
             rows = volumes.reach(volume.affinity)
             if isinstance(rows, slice) or len(rows) > _FEW_ROWS:
-                wide.add(place, rows)
+                self._wide.add(place, rows)
             else:
                 few.append((place, rows))
         if few:
             self._rows = np.concatenate([rows for _, rows in few])
             self._places = np.repeat([place for place, _ in few], [len(rows) for _, rows in few])
             self._left = np.ones(len(self._rows), dtype=np.bool_)
-        self._wide = wide.all()
 
     def _suiting(self, claim: PersistentVolumeClaim) -> Bools:
         """By place, whether the claim may get the volume: one that is held for it, else those that are free."""
@@ -114,65 +111,48 @@ class ClassVolumes:
         return suits
 
 
-class _WideGroups:
-    """Volumes that many rows reach, by those rows: affinities may differ and accept the same nodes."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._by_rows: dict[bytes, tuple[Rows, list[int]]] = {}
-        self._seen: dict[int, tuple[Rows, list[int]]] = {}  # by the rows' identity
-
-    def add(self, place: int, rows: Rows) -> None:
-        """These rows reach the volume at that place."""
-        if isinstance(rows, slice):
-            self._by_rows.setdefault(b"", (rows, []))[1].append(place)
-            return
-        if (known := self._seen.get(id(rows))) is None:
-            _, places = self._by_rows.setdefault(rows.tobytes(), (rows, []))
-            known = self._seen[id(rows)] = rows, places  # held, so that no other array gets its identity
-        known[1].append(place)
-
-    def all(self) -> list[_Wide]:
-        """Each group."""
-        return [_Wide(rows, places, self._size) for rows, places in self._by_rows.values()]
-
-
 class _Wide:
-    """Volumes that many rows reach, and all the same rows.
+    """Volumes that many rows reach, by the rows where no claim has them: affinities may differ and accept the same.
+
+    A claim gets the smallest of those that are left on the same rows, so that the others need no look.
 
     Args:
-        rows: the rows.
-        places: of the volumes, in order.
         size: number of rows.
     """
 
-    def __init__(self, rows: Rows, places: Sequence[int], size: int) -> None:
-        self._reach: Bools = np.zeros(size, dtype=np.bool_)
-        self._reach[rows] = True
-        self._places: Ints = np.array(places, dtype=np.int64)
-        self._left: dict[int, Bools] = {}  # of those that a claim has somewhere: rows where none has it
-        self._put: list[int] = []  # places that may be taken next
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._alike: dict[bytes, tuple[Bools, array[int]]] = {}  # rows where they are left, and places in order
+        self._seen: dict[int, tuple[Rows, array[int]]] = {}  # by the rows' identity, while volumes are read
+        self._put: list[tuple[bytes, int]] = []  # that may be taken next
+
+    def add(self, place: int, rows: Rows) -> None:
+        """These rows reach the volume at that place, which is after all others."""
+        key = -1 if isinstance(rows, slice) else id(rows)
+        if (known := self._seen.get(key)) is None:
+            left: Bools = np.zeros(self._size, dtype=np.bool_)
+            left[rows] = True
+            # Held, so that no other array gets its identity
+            known = self._seen[key] = rows, self._alike.setdefault(left.tobytes(), (left, array("q")))[1]
+        known[1].append(place)
 
     def put_smallest(self, at: Ints, suits: Bools) -> None:
         """Put, on each row, the place of the smallest that suits in the place of a greater one."""
-        self._put, open_rows = [], self._reach
-        for place in self._places[suits[self._places]].tolist():
-            left = self._left.get(place)
-            here = open_rows if left is None else open_rows & left
-            np.minimum(at, place, out=at, where=here)
-            self._put.append(place)
-            if left is None:
-                return
-            open_rows = open_rows & ~left
-            if not open_rows.any():
-                return
+        self._put.clear()
+        for key, (left, places) in self._alike.items():
+            suiting = suits[np.frombuffer(places, dtype=np.int64)]
+            if suiting[index := int(suiting.argmax())]:
+                np.minimum(at, places[index], out=at, where=left)
+                self._put.append((key, places[index]))
 
     def take(self, at: Ints) -> None:
         """No other claim gets what was put, where nothing smaller was put after it."""
-        for place in self._put:
-            left = self._left.get(place, self._reach)
+        for key, place in self._put:
             if not (taken := at == place).any():
                 continue
-            self._left[place] = left = left & ~taken
-            if not left.any():
-                self._places = self._places[self._places != place]
+            before, places = self._alike[key]
+            places.remove(place)
+            if not places:
+                del self._alike[key]
+            if (left := before & ~taken).any():
+                insort(self._alike.setdefault(left.tobytes(), (left, array("q")))[1], place)
