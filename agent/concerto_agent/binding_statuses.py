@@ -17,6 +17,7 @@ from concerto.kube.resources import POD_CPU_BINDINGS
 from concerto.kube.status_writes import StatusChanged, raise_if_changed
 from concerto_agent.bindings import Object, own_part
 from concerto_agent.error_log import ErrorLog
+from concerto_agent.large_objects import decode_binding
 from concerto_agent.pinning_settings import PinningSettings
 
 _FIELD_MANAGER = "concerto-agent"
@@ -129,6 +130,7 @@ class BindingStatuses:
             field_manager=_FIELD_MANAGER,
             force=True,
             once_within_seconds=self._settings.write_timeout_seconds,
+            decode=decode_binding,
         )
         point("after-pin-status")
         if self._objects.get(key) is obj:

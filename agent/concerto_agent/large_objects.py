@@ -41,3 +41,12 @@ def decode_bindings(text: bytes) -> Any:
     from concerto_agent.large_bindings import decode
 
     return decode(text)
+
+
+def decode_binding(text: bytes) -> Any:
+    """The same of one PodCPUBinding, as a write of its status is answered.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    return orjson.loads(text) if len(text) <= _SMALL_BYTES else decode_bindings(b'{"object":%b}' % text)["object"]

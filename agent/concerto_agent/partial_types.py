@@ -48,11 +48,11 @@ def documents_of(kind: Any, read_parts: Callable[[Any], None]) -> Callable[[byte
     def decode(text: bytes) -> Any:
         try:
             found = decoder.decode(text)
+            for each in (*(found.items or ()), found.object):
+                if each:
+                    read_parts(each)
         except msgspec.MsgspecError:
             return orjson.loads(text)
-        for each in (*(found.items or ()), found.object):
-            if each:
-                read_parts(each)
         return msgspec.to_builtins(found)
 
     return decode

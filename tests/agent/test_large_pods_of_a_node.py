@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from logging import getLogger
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,9 +13,11 @@ import pytest
 from aiohttp import web
 
 from concerto_agent.agent import Agent, AgentSettings
+from concerto_agent.binding_statuses import BindingStatuses
 from concerto_agent.bindings import read_claim
 from concerto_agent.large_objects import decode_bindings, decode_pods
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import trim_pod
 from support.daemon_sets import daemon_affinity, owner
 from support.faulty_server import QUICK, faulty
@@ -58,6 +62,9 @@ PODS = {
     ),
     "one with an amount that is a number": pod(spec={"resources": {"limits": {"cpu": 2}}}),
     "one with many owners": pod(metadata={"ownerReferences": CONTROLLED}),
+    "one with a controller that is a text": pod(
+        metadata={"ownerReferences": [{"kind": "A", "name": "b", "controller": "no"}]}
+    ),
     "one that runs": pod(phase="Running", startTime=TIME, containerStatuses=[reported(running=RUNS)]),
     "one of a Deployment": pod(
         metadata={
@@ -167,6 +174,25 @@ async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(parts
     assert memory.peak < 5 * len(body), "decoded whole, they take 14 times as much as their text"
 
 
+async def test_a_look_whether_storage_went_back_does_not_hold_a_large_pod_decoded(tmp_path) -> None:
+    """Each agent asks for one pod after an API server has broken off its watch: the first one by its name."""
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[%b]}' % orjson.dumps(pod(spec={"containers": [MAIN]}))
+    machine = Machine(tmp_path, "v2")
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    async with faulty([answer]) as server:
+        files = NodeFiles(sys=machine.sys, proc=machine.proc)
+        agent = Agent(server.session, "n1", files, "1", AgentSettings())
+        try:
+            with traced_memory() as memory:
+                await agent._reflect_pods._look_back()
+        finally:
+            agent.measurement.close()
+    assert memory.peak < 5 * len(body)
+
+
 def binding(**metadata: Any) -> Object:
     return {
         "apiVersion": "concerto.dev/v1alpha1",
@@ -207,6 +233,26 @@ def test_of_a_large_binding_what_is_read_is_held_alone(large: Object) -> None:
         found = read["object"] if "object" in read else read["items"][0]
         assert read_claim(found, "n1", None) == read_claim(small, "n1", None) != None  # noqa: E711
         assert {key: small["metadata"][key] for key in small["metadata"]} == found["metadata"]
+
+
+@pytest.mark.parametrize("large", BINDINGS.values(), ids=BINDINGS)
+async def test_the_answer_to_a_status_of_a_large_binding_is_not_held_decoded(large: Object) -> None:
+    body = orjson.dumps(large)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    status = {"conditions": large["status"]["conditions"]}
+    async with faulty([answer]) as server:
+        tested = BindingStatuses(
+            server.session, PinningSettings(Path("state")), lambda key, obj: status, lambda: 0.0, getLogger(__name__)
+        )
+        tested.put(("n", "b"), binding(), asks_anew=True)
+        with traced_memory() as memory:
+            await tested._write_changed()
+    assert len(server.seen) == 1
+    assert tested._objects["n", "b"]["metadata"] == binding(labels={"concerto.dev/workload-type": "Batch"})["metadata"]
+    assert memory.peak < 5 * len(body)
 
 
 def of_items(items: list[bytes], limits: list[int]) -> Callable[[web.Request], Any]:

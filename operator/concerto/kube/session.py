@@ -220,6 +220,7 @@ class Session:
         force: bool = False,
         timeout_seconds: float | None = None,
         attempts: int | None = None,
+        decode: Decode = orjson.loads,
     ) -> Object:
         """Server-side apply: ``body`` is all that ``field_manager`` wants to own; ``force`` takes fields from others.
 
@@ -234,6 +235,7 @@ class Session:
             params=params,
             timeout_seconds=timeout_seconds,
             attempts=attempts,
+            decode=decode,
         )
 
     async def delete(
@@ -264,6 +266,7 @@ class Session:
         body: Object | Patch | None = None,
         timeout_seconds: float | None = None,
         attempts: int | None = None,
+        decode: Decode = orjson.loads,
     ) -> Object:
         """One request, repeated where that is safe (see the class).
 
@@ -274,6 +277,7 @@ class Session:
             body: the document to send.
             timeout_seconds: for each attempt.
             attempts: in all; 1 means that nothing is repeated but a 401 with newer credentials at hand.
+            decode: of the answer; it may leave out what the caller does not need.
 
         Raises:
             ApiError: the server refused.
@@ -285,7 +289,8 @@ class Session:
             params = {"fieldManager": self.field_manager(), **(params or {})}
         content_type, document = (body.content_type, body.document) if isinstance(body, Patch) else (JSON, body)
         data = None if document is None else encode(document)
-        return await self._send(Outgoing(method, path, params, data, content_type), timeout_seconds, attempts)
+        outgoing = Outgoing(method, path, params, data, content_type)
+        return await self._send(outgoing, timeout_seconds, attempts, decode=decode)
 
     async def _send(
         self,
