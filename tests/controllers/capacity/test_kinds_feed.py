@@ -127,6 +127,22 @@ def test_the_clusters_table_stands_for_those_of_many_nodes_until_they_have_been_
     assert cluster.kinds.cost_of(pod("b")).share == 0.5
 
 
+async def test_all_that_an_earlier_process_has_merged_is_handed_over_though_nothing_arrives_any_more():
+    """As where the nodes that measured it have gone: the first 200 kinds were, and no other before an agent's word."""
+    _, feed, _ = fed()
+    merged = snapshot("cluster", PodMeasurement(1.0, 4.0, 9.0, 1e6, True), of=pod("a"))
+    sums = merged["status"]["kinds"][0]["sums"]
+    merged["status"]["kinds"] = [{"key": f"default/Job/j{number}@a", "sums": sums} for number in range(KEYS_A_TURN + 9)]
+    feed.on_snapshot(None, merged)
+    task = asyncio.create_task(feed.run(at_once()))
+    await turn_of_the_loop()
+    feed.load()
+    await turn_of_the_loop()
+    assert not feed.kinds.has_changes
+    assert len(feed.kinds.table()) == KEYS_A_TURN + 9
+    task.cancel()
+
+
 def test_an_odd_table_of_the_cluster_is_left_out():
     cluster, feed, _ = fed()
     odd = snapshot("cluster", of=pod("a"))

@@ -79,6 +79,7 @@ class KindsFeed:
         self.kinds.begin_with(self._read_of_cluster())
         self._leads, self._are_all_read = True, False
         self.update()
+        self._arrived.set()  # more may be left than one look takes in
 
     def _read_of_cluster(self) -> Table:
         try:
