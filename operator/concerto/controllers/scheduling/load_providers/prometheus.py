@@ -7,6 +7,7 @@ import base64
 import binascii
 import ssl
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -166,8 +167,12 @@ class _Answer(msgspec.Struct, gc=False):
 _ANSWER: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
 
 
+@lru_cache(maxsize=16)
 def _samples_by(node_label: str) -> msgspec.json.Decoder[Any]:
-    """Decodes a sample with no label but this one: others may be long, and of any number."""
+    """Decodes a sample with no label but this one: others may be long, and of any number.
+
+    Its types are kept: they are cycles of objects, which the collector of garbage would have to find at each answer.
+    """
     labels = msgspec.defstruct("Labels", [("node", str, "")], rename={"node": node_label}, gc=False)
     sample = msgspec.defstruct("Sample", [("metric", labels), ("value", tuple[Any, Any])], gc=False)
     return msgspec.json.Decoder(sample)
