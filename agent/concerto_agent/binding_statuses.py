@@ -42,7 +42,7 @@ class BindingStatuses:
         clock: Callable[[], float],
         log: logging.Logger,
     ) -> None:
-        self._session = session
+        self._session = session.decoding(decode_binding)
         self._settings = settings
         self._status_of = status_of
         self._log = log
@@ -130,7 +130,6 @@ class BindingStatuses:
             field_manager=_FIELD_MANAGER,
             force=True,
             once_within_seconds=self._settings.write_timeout_seconds,
-            decode=decode_binding,
         )
         point("after-pin-status")
         if self._objects.get(key) is obj:

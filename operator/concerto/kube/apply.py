@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from concerto.kube.request_bodies import Object
 from concerto.kube.resources import Resource
-from concerto.kube.session import Decode, Session
+from concerto.kube.session import Session
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ async def apply_status(
     field_manager: str,
     force: bool = False,
     once_within_seconds: float | None = None,
-    decode: Decode = orjson.loads,
 ) -> Object:
     """Write what ``field_manager`` owns of an object's status; fields that it now leaves out are removed.
 
@@ -52,7 +49,6 @@ async def apply_status(
         field_manager: the owner of these fields.
         force: take fields that another manager owns.
         once_within_seconds: the only attempt may take so long; None: as the session has it.
-        decode: of the object in the answer; it may leave out what the caller does not need.
 
     Raises:
         Conflict: another manager owns one of the fields and ``force`` is not set, or the version differs.
@@ -66,7 +62,6 @@ async def apply_status(
         force=force,
         timeout_seconds=once_within_seconds,
         attempts=None if once_within_seconds is None else 1,
-        decode=decode,
     )
 
 

@@ -172,7 +172,8 @@ class Reflector:
     async def _look_back(self) -> None:
         """Look whether the storage is still where it was: a watch from a version to come is silent, and no error."""
         params = {"limit": "1", **selectors(self._label_selector, self._field_selector)}
-        page = await self._session.request("GET", self._path, params=params, attempts=1, decode=self._decoding.page)
+        session = self._session.decoding(self._decoding.page)
+        page = await session.request("GET", self._path, params=params, attempts=1)
         self._compare(page["metadata"]["resourceVersion"])
 
     def _compare(self, version: str) -> None:

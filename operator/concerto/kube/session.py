@@ -92,6 +92,7 @@ class Session:
         self.settings = settings
         self._transport = transport
         self.field_manager: Callable[[], str] | None = None
+        self._decode: Decode = orjson.loads
 
     @classmethod
     async def open(cls, config: ClusterConfig, settings: SessionSettings | None = None) -> Self:
@@ -108,6 +109,12 @@ class Session:
             await transport.close()
             raise
         return cls(config, settings, transport)
+
+    def decoding(self, decode: Decode) -> Session:
+        """This session for requests whose answers are decoded so; it may leave out what the caller does not need."""
+        found = Session(self.config, self.settings, self._transport)
+        found.field_manager, found._decode = self.field_manager, decode
+        return found
 
     async def close(self) -> None:
         """Close all connections; watches in progress end with an error."""
@@ -220,7 +227,6 @@ class Session:
         force: bool = False,
         timeout_seconds: float | None = None,
         attempts: int | None = None,
-        decode: Decode = orjson.loads,
     ) -> Object:
         """Server-side apply: ``body`` is all that ``field_manager`` wants to own; ``force`` takes fields from others.
 
@@ -235,7 +241,6 @@ class Session:
             params=params,
             timeout_seconds=timeout_seconds,
             attempts=attempts,
-            decode=decode,
         )
 
     async def delete(
@@ -266,7 +271,6 @@ class Session:
         body: Object | Patch | None = None,
         timeout_seconds: float | None = None,
         attempts: int | None = None,
-        decode: Decode = orjson.loads,
     ) -> Object:
         """One request, repeated where that is safe (see the class).
 
@@ -277,7 +281,6 @@ class Session:
             body: the document to send.
             timeout_seconds: for each attempt.
             attempts: in all; 1 means that nothing is repeated but a 401 with newer credentials at hand.
-            decode: of the answer; it may leave out what the caller does not need.
 
         Raises:
             ApiError: the server refused.
@@ -290,7 +293,7 @@ class Session:
         content_type, document = (body.content_type, body.document) if isinstance(body, Patch) else (JSON, body)
         data = None if document is None else encode(document)
         outgoing = Outgoing(method, path, params, data, content_type)
-        return await self._send(outgoing, timeout_seconds, attempts, decode=decode)
+        return await self._send(outgoing, timeout_seconds, attempts, decode=self._decode)
 
     async def _send(
         self,
