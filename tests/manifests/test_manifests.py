@@ -89,8 +89,14 @@ def test_a_kustomization_names_every_file_beside_it_and_only_what_exists(path):
 
 @pytest.mark.parametrize("path", [p for p in KUSTOMIZATIONS if p.parent.parent.name == "components"], ids=path_id)
 def test_the_objects_of_a_component_have_the_label_that_those_of_the_base_have(path):
-    (base,) = documents(BASE / "kustomization.yaml")
-    assert documents(path)[0]["labels"] == base["labels"]
+    """`labels` of a component would also replace those of other objects in a user's overlay."""
+    (base,), (component,) = documents(BASE / "kustomization.yaml"), documents(path)
+    wanted = base["labels"][0]["pairs"].items()
+    assert not {"labels", "commonLabels", "commonAnnotations", "namespace", "namePrefix"} & set(component)
+    for obj in (obj for file in component["resources"] for obj in documents(path.parent / file)):
+        assert wanted <= obj["metadata"].get("labels", {}).items(), (obj["kind"], obj["metadata"]["name"])
+    for generator in component.get("configMapGenerator", []):
+        assert wanted <= generator["options"]["labels"].items()
 
 
 def test_images_of_the_workloads_are_pinned_in_one_place():
