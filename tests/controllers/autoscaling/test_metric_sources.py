@@ -163,6 +163,12 @@ async def test_readings_that_do_not_say_when_they_were_taken_count_as_for_hpa(st
     assert await ask("object", says(200, said)) == await ask("external", says(200, said)) == 5000
 
 
+async def test_of_several_results_about_one_object_none_counts():
+    """autoscaling/v2 refuses them, too: one of many would be any."""
+    with pytest.raises(MetricError, match="returned 2 results when asked for exactly one"):
+        await ask("object", says(200, {"items": [ITEM, ITEM | {"value": "90"}]}))
+
+
 async def test_namespaces_that_nobody_asks_about_any_more_are_forgotten():
     now = [NOW]
     async with faulty([says(200, items())]) as server:

@@ -58,7 +58,11 @@ class CustomMetrics:
         else:
             plural = await self._plural(described)
             path = f"namespaces/{quote(namespace)}/{plural}/{quote(described.name)}/{quote(metric, safe='')}"
-        return (await self._get(path, selector, None, lambda item: milli(item["value"])))[0]
+        values = await self._get(path, selector, None, lambda item: milli(item["value"]))
+        if len(values) != 1:
+            # As autoscaling/v2 does: none of them is known to be the one that is meant
+            raise MetricError(f"the custom metrics API returned {len(values)} results when asked for exactly one")
+        return values[0]
 
     async def _plural(self, described: ObjectReference) -> str:
         try:
