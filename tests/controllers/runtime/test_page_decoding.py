@@ -58,7 +58,8 @@ def test_a_page_is_what_it_is_if_it_is_decoded_whole() -> None:
     assert {**found, "items": list(found["items"])} == PAGE
     assert list(decode_page(b'{"metadata": {}, "items": null}')["items"]) == []
     assert decode_page(b'{"kind": "Status"}') == {"kind": "Status"}
-    with pytest.raises(ValueError):
-        decode_page(b"<html>")
+    for bad in (b"<html>", b'{"items": [' + b"[" * 200_000, b'{"metadata": ' + b"[" * 200_000):
+        with pytest.raises(ValueError):
+            decode_page(bad)
     with pytest.raises((Unreachable, ValueError)):
         list(decode_page(b'{"metadata": {}, "items": [{"a": "\xff"}]}')["items"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 from collections import Counter
 from dataclasses import replace
@@ -472,6 +473,17 @@ def test_of_a_long_answer_of_prometheus_no_other_label_is_decoded():
         series = read_vector(payload, query, "node", 0.0)
     assert len(series.values) == 3000 and series.values["n7"] == (0.5, 1.7e9)
     assert memory.peak < len(payload)
+
+
+def test_answers_of_prometheus_leave_no_garbage_in_cycles():
+    """The operator looks for such garbage seldom, and holds its event loop meanwhile."""
+    payload = orjson.dumps({"data": {"resultType": "vector", "result": []}})
+    query = PrometheusQuery("cpu", "latest", "load")
+    read_vector(payload, query, "node", 0.0)
+    gc.collect()
+    for _ in range(10):
+        read_vector(payload, query, "node", 0.0)
+    assert gc.collect() < 10
 
 
 async def test_of_a_long_answer_of_metrics_server_few_nodes_are_read_without_a_pause(monkeypatch):

@@ -30,7 +30,7 @@ def decode_page(payload: bytes) -> Any:
     """
     try:
         page = _PAGE.decode(payload)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):  # orjson has a ValueError for what is nested too deep
         return orjson.loads(payload)
     return {"metadata": orjson.loads(bytes(page.metadata)), "items": _decoded(page.items or ())}
 
