@@ -167,8 +167,8 @@ the nodes by the reason that excludes them:
 What follows `preemption:` says whether the eviction of pods of lower priority would help ([priority.md](priority.md)).
 Here all pods have the same priority.
 
-How much the pod takes, from how many pods that is known, and how much each node has LEFT now. An event has the numbers
-of its time:
+The next command prints the messages of the pod's events, oldest first, with the numbers of their time. Then it says how
+much the pod takes, from how many pods that is known, and how much each node has LEFT now:
 """)
     refused = "PodCapacity: node(s) had less CPU left"
     page.run(

@@ -209,7 +209,7 @@ def _allowed(policy: Policy, start: int, grow: bool) -> int:
         return start + policy.value if grow else start - policy.value
     if not grow:
         return int(start * (1 - policy.value / 100))
-    # Rounded up, or one replica at 10 % would never become two. autoscaling/v2 leaves none at zero for good
+    # Rounded up, or one replica at 10 % would never become two. In autoscaling/v2 zero replicas stay zero
     return max(math.ceil(start * (1 + policy.value / 100)), 1)
 
 
