@@ -510,6 +510,19 @@ async def test_of_a_long_answer_of_metrics_server_few_nodes_are_read_without_a_p
     assert max(Counter(reads).values()) <= 110
 
 
+async def test_the_labels_of_nodes_in_an_answer_of_metrics_server_are_not_held(monkeypatch):
+    """As node-feature-discovery sets them, and metrics-server copies them."""
+    labels = {f"feature.node.kubernetes.io/cpu-cpuid.EXTENSION{number}": "true" for number in range(150)}
+    node = {"timestamp": "2026-03-01T12:00:00Z", "window": "30s", "usage": {"cpu": "1", "memory": "1Gi"}}
+    items = [node | {"metadata": {"name": f"n{number}", "labels": labels}} for number in range(3)]
+    assert 5000 * len(orjson.dumps(items[0])) < metrics_server.MAX_BYTES
+    held = []
+    monkeypatch.setattr(metrics_server, "read_node_metrics", lambda listed: held.extend(listed["items"]) or ())
+    async with faulty([says(200, {"items": items})]) as server:
+        await MetricsServerSource(server.session, 20.0, 60.0, lambda: 0.0).fetch()
+    assert held == [node | {"metadata": {"name": f"n{number}"}} for number in range(3)]
+
+
 async def test_an_answer_of_metrics_server_without_end_is_not_taken_in(monkeypatch):
     monkeypatch.setattr(metrics_server, "MAX_BYTES", 10_000)
     async with faulty([says(200, {"items": [{"padding": "x" * 20_000}]})]) as server:
