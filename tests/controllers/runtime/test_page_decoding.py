@@ -57,6 +57,7 @@ def test_a_page_is_what_it_is_if_it_is_decoded_whole() -> None:
     found = decode_page(orjson.dumps(PAGE))
     assert {**found, "items": list(found["items"])} == PAGE
     assert list(decode_page(b'{"metadata": {}, "items": null}')["items"]) == []
+    assert list(decode_page(b'{"items": [{"a": 1}]}')["items"]) == [{"a": 1}]
     assert decode_page(b'{"kind": "Status"}') == {"kind": "Status"}
     for bad in (b"<html>", b'{"items": [' + b"[" * 200_000, b'{"metadata": ' + b"[" * 200_000):
         with pytest.raises(ValueError):
