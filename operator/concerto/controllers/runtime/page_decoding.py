@@ -12,7 +12,7 @@ from concerto.kube.errors import Unreachable
 
 
 class _Page(msgspec.Struct, gc=False):
-    metadata: msgspec.Raw | None = None
+    metadata: msgspec.Raw = msgspec.Raw()
     items: list[msgspec.Raw] | None = None
 
 
@@ -32,10 +32,10 @@ def decode_page(payload: bytes) -> Any:
         page = _PAGE.decode(payload)
     except (msgspec.MsgspecError, RecursionError):  # orjson has a ValueError for what is nested too deep
         return orjson.loads(payload)
-    if page.metadata is None and page.items is None:
+    metadata = bytes(page.metadata)
+    if not metadata and page.items is None:
         return orjson.loads(payload)  # no list
-    metadata = {} if page.metadata is None else orjson.loads(bytes(page.metadata))
-    return {"metadata": metadata, "items": _decoded(page.items or ())}
+    return {"metadata": orjson.loads(metadata or b"{}"), "items": _decoded(page.items or ())}
 
 
 def _decoded(items: Sequence[msgspec.Raw]) -> Iterator[Any]:
