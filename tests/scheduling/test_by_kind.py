@@ -159,6 +159,7 @@ def test_a_scheduler_that_begins_anew_fills_nodes_as_far_as_the_one_before():
 def test_the_last_pods_are_placed_beyond_a_nodes_head_room_and_their_records_say_so(waiting, placed):
     there = [pod(f"p-{i}", nodeName="n") for i in range(9)]
     cluster = knows(cluster_state([node("n")], there, [measured("n")]), p=(2.0, 4.0, 64 * MI))
+    cluster.kinds.loads.settings = replace(cluster.kinds.loads.settings, min_burst_seconds=10.0)
     decisions = run(cluster, *(pod(f"p-{i}") for i in range(10, 10 + waiting))).decisions
     costs = [d.assignment.cost for d in decisions]
     # Nine of 0.5 cores leave 0.1 of 1.15 x 4, and 0.4 x 4 more for the last ones

@@ -62,6 +62,7 @@ def test_an_operator_that_pins_no_pods():
 
 def test_claims_that_take_too_long_to_compare_with_the_volumes(monkeypatch):
     monkeypatch.setattr(claims, "MAX_COMPARISONS", 1)
+    monkeypatch.setattr(claims, "VOLUMES_AT_ONCE", 1)
     cluster = store(one_node(), storage_class(), claim(), volume("v1"), volume("v2"))
     assert reason_of(cluster, pod("p", **mounts("data"))) == "SchedulerError"
 

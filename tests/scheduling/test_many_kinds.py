@@ -29,6 +29,8 @@ def test_idle_pods_of_many_workloads_leave_room_for_a_job_that_was_never_measure
     for name in names:
         known.set_node(name, NodeKinds().table([(kind, USED[kind]) for kind in services[name]], 0.0), 4.0)
     cluster.kinds.set_table(known.table())
+    while cluster.kinds.are_behind:
+        cluster.kinds.catch_up()
     job = kind_of("shop", "Job", "new", (("main", "new:1"),))
     waiting = [replace(pod(f"new-{i}"), kind=job) for i in range(NODES)]
     result = schedule(cluster, waiting, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(0))

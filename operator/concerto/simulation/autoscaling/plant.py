@@ -129,7 +129,7 @@ class Plant:
         ready = self.ready
         count = ready.sum(axis=1)[:, None]
         pods = np.take_along_axis(np.argsort(~ready, axis=1, kind="stable"), (choice * count).astype(int), axis=1)
-        given, latency = exists & (count > 0), np.full(shape, np.nan)
+        given, latency = exists & (count > 0), np.full((shape[0], max(shape[1], 1)), np.nan)
         free = np.maximum(self.free_at, self.now)
         busy = np.minimum(free, end) - self.now
         for i in range(shape[1]):
@@ -141,7 +141,7 @@ class Plant:
             latency[:, i] = np.where(taken, wait + service[:, i], s.timeout_seconds)
             busy[queue] += np.where(taken, np.minimum(done, end) - np.minimum(begin, end), 0.0)
             free[queue] = np.where(taken, done, free[queue])
-        latency[~given] = np.nan
+        latency[:, : shape[1]][~given] = np.nan
         self.free_at = free
         useful = np.where(ready, busy * s.pod_cores, 0.0)
         starting = self.alive & ~ready
