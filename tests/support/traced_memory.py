@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ def traced_memory() -> Iterator[Traced]:
     tracemalloc.start()
     try:
         yield found
-        found.held, found.peak = tracemalloc.get_traced_memory()
+        _, found.peak = tracemalloc.get_traced_memory()
+        gc.collect()  # what only waits for the collector is not held
+        found.held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
