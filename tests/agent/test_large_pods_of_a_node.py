@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
@@ -12,6 +12,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from concerto.kube import Reflector
 from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.binding_statuses import BindingStatuses
 from concerto_agent.bindings import read_claim
@@ -153,11 +154,9 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("parts", LARGE.values(), ids=LARGE)
-async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(parts, tmp_path) -> None:
-    texts = [orjson.dumps(pod(f"p{n}", **parts)).replace(b"ESCAPED", ESCAPED.encode()) for n in range(3)]
-    body = b'{"metadata":{"resourceVersion":"9"},"items":[' + b",".join(texts) + b"]}"
-    machine = Machine(tmp_path, "v2")
+async def read_from(body: bytes, folder: Path, read: Callable[[Reflector], Awaitable[Any]]) -> tuple[int, list[Object]]:
+    """The most memory that an agent holds while it reads that list of pods, and the pods that it holds then."""
+    machine = Machine(folder, "v2")
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
@@ -167,30 +166,26 @@ async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(parts
         agent = Agent(server.session, "n1", files, "1", AgentSettings())
         try:
             with traced_memory() as memory:
-                await agent._reflect_pods._list()
+                await read(agent._reflect_pods)
         finally:
             agent.measurement.close()
-    assert [*agent._reflect_pods.store.values()] == [trim_pod(orjson.loads(text)) for text in texts]
-    assert memory.peak < 5 * len(body), "decoded whole, they take 14 times as much as their text"
+    return memory.peak, [*agent._reflect_pods.store.values()]
+
+
+@pytest.mark.parametrize("parts", LARGE.values(), ids=LARGE)
+async def test_a_node_of_large_pods_is_listed_without_holding_them_decoded(parts, tmp_path) -> None:
+    texts = [orjson.dumps(pod(f"p{n}", **parts)).replace(b"ESCAPED", ESCAPED.encode()) for n in range(3)]
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[' + b",".join(texts) + b"]}"
+    peak, held = await read_from(body, tmp_path, lambda pods: pods._list())
+    assert held == [trim_pod(orjson.loads(text)) for text in texts]
+    assert peak < 5 * len(body), "decoded whole, they take 14 times as much as their text"
 
 
 async def test_a_look_whether_storage_went_back_does_not_hold_a_large_pod_decoded(tmp_path) -> None:
     """Each agent asks for one pod after an API server has broken off its watch: the first one by its name."""
     body = b'{"metadata":{"resourceVersion":"9"},"items":[%b]}' % orjson.dumps(pod(spec={"containers": [MAIN]}))
-    machine = Machine(tmp_path, "v2")
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=body)
-
-    async with faulty([answer]) as server:
-        files = NodeFiles(sys=machine.sys, proc=machine.proc)
-        agent = Agent(server.session, "n1", files, "1", AgentSettings())
-        try:
-            with traced_memory() as memory:
-                await agent._reflect_pods._look_back()
-        finally:
-            agent.measurement.close()
-    assert memory.peak < 5 * len(body)
+    peak, _ = await read_from(body, tmp_path, lambda pods: pods._look_back())
+    assert peak < 5 * len(body)
 
 
 def binding(**metadata: Any) -> Object:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -27,9 +24,9 @@ from concerto.controllers.autoscaling.sources import (
     external_metric,
 )
 from concerto.controllers.autoscaling.targets import Scale
-from concerto.controllers.runtime import page_decoding
 from concerto.kube import Resource
 from concerto.kube.discovery import Kinds
+from support.decoding_turns import decoding_turns
 from support.faulty_server import Answer, Faulty, faulty, refuses, says
 from support.pod_views import target_pod
 
@@ -133,26 +130,13 @@ async def test_an_answer_without_end_is_not_taken_in(source, monkeypatch):
 @pytest.mark.parametrize("source", ["resource", "pods", "external"])
 async def test_of_a_long_answer_few_items_are_read_without_a_pause(source, monkeypatch):
     """Anybody may make 30 MiB of series for a metrics adapter to sum up: at once, they hold the loop for seconds."""
-    turns, reads = [0], []
-
-    async def others():
-        while True:
-            turns[0] += 1
-            await asyncio.sleep(0)
-
-    def decoded(text):
-        reads.append(turns[0])
-        return orjson.loads(text)
-
-    monkeypatch.setattr(page_decoding, "orjson", SimpleNamespace(loads=decoded))
     body = b'{"items":[' + b",".join(
         orjson.dumps(ITEM | {"metadata": {"name": f"p{n}"}, "describedObject": {"name": f"p{n}"}}) for n in range(1000)
     ) + b"]}"  # fmt: skip
-    task = asyncio.create_task(others())
-    await ask(source, says(200, body.decode()))
-    task.cancel()
-    assert len(reads) >= 1000
-    assert max(Counter(reads).values()) <= 200
+    async with decoding_turns(monkeypatch) as decoded_in:
+        await ask(source, says(200, body.decode()))
+    assert decoded_in.total() >= 1000
+    assert max(decoded_in.values()) <= 200
 
 
 @pytest.mark.parametrize("stamp", [None, STAMP])

@@ -6,9 +6,7 @@ import asyncio
 import base64
 import gc
 import json
-from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from concerto.api.metric_provider import PrometheusQuery
 from concerto.api.node import NodeView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.controllers.runtime import page_decoding
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.scheduling.load_providers import metrics_server
 from concerto.controllers.scheduling.load_providers.load_watcher import LoadWatcherSource
@@ -28,6 +25,7 @@ from concerto.controllers.scheduling.load_providers.state import ProviderState, 
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.provided_load import Joined, Series
+from support.decoding_turns import decoding_turns
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 from support.traced_memory import traced_memory
 
@@ -487,27 +485,14 @@ def test_answers_of_prometheus_leave_no_garbage_in_cycles():
 
 
 async def test_of_a_long_answer_of_metrics_server_few_nodes_are_read_without_a_pause(monkeypatch):
-    turns, reads = [0], []
-
-    async def others():
-        while True:
-            turns[0] += 1
-            await asyncio.sleep(0)
-
-    def decoded(text):
-        reads.append(turns[0])
-        return orjson.loads(text)
-
-    monkeypatch.setattr(page_decoding, "orjson", SimpleNamespace(loads=decoded))
     node = {"timestamp": "2026-03-01T12:00:00Z", "window": "30s", "usage": {"cpu": "1", "memory": "1Gi"}}
     items = [node | {"metadata": {"name": f"n{number}"}} for number in range(1000)]
     async with faulty([says(200, {"metadata": {}, "items": items})]) as server:
         source = MetricsServerSource(server.session, 20.0, 60.0, lambda: 0.0)
-        task = asyncio.create_task(others())
-        await source.fetch()
-        task.cancel()
-    assert len(reads) > 1000
-    assert max(Counter(reads).values()) <= 110
+        async with decoding_turns(monkeypatch) as decoded_in:
+            await source.fetch()
+    assert decoded_in.total() > 1000
+    assert max(decoded_in.values()) <= 110
 
 
 async def test_the_labels_of_nodes_in_an_answer_of_metrics_server_are_not_held(monkeypatch):
