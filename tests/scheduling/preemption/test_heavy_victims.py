@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from concerto.scheduling.preemption.candidates import Candidate
-from concerto.scheduling.preemption.look import NodeLook
+from concerto.scheduling.preemption.look import MAX_VICTIMS, NodeLook
 from concerto.scheduling.state.cluster import ClusterState
 from support.scheduling_builders import cluster_state, node, pod, profile
 
@@ -77,3 +77,28 @@ def test_a_victim_is_found_whose_terms_refuse_the_pod() -> None:
     found = NodeLook(cluster, profile(), AT)(pod("p", priority=5, labels={"app": "p"}), "n")
     assert isinstance(found, Candidate)
     assert [each.name for each in found.victims.pods] == ["v"]
+
+
+def test_of_very_many_pods_that_name_one_node_so_many_are_looked_at() -> None:
+    """Whoever may create pods can name a node in any number of them; its kubelet refuses tens of them a second."""
+
+    def removed(count: int) -> int:
+        pods = [pod(f"v{n}", nodeName="n", labels={"a": "b"}) for n in range(count)]
+        cluster = cluster_state([node("n", allocatable={"pods": 110})], pods)
+        taken_off: set[str] = set()
+        cluster.usage.pod_removed = lambda each, row: taken_off.add(each.uid)  # type: ignore[method-assign]
+        NodeLook(cluster, profile(), AT)(pod("p", priority=5), "n")
+        return len(taken_off)
+
+    assert removed(300) == 300
+    assert removed(MAX_VICTIMS + 500) == MAX_VICTIMS
+
+
+def test_of_very_many_pods_those_that_came_last_may_be_evicted() -> None:
+    pods = [pod(f"v{n}", nodeName="n", containers=[container("1m")]) for n in range(MAX_VICTIMS + 500)]
+    cluster = cluster_state([node("n", allocatable={"pods": 2000, "cpu": MAX_VICTIMS + 500})], pods)
+    found = NodeLook(cluster, profile(), AT)(pod("p", priority=5, containers=[container("300m")]), "n")
+    assert isinstance(found, Candidate)
+    names = {each.name for each in found.victims.pods}
+    assert len(names) == 300
+    assert names <= {f"v{n}" for n in range(500, MAX_VICTIMS + 500)}

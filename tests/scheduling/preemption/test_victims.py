@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.scheduling.preemption.victims import Victims, by_importance, choose_victims
 from support.scheduling_builders import pod
+from support.step_counts import steps_of
 
 
 class OneResource:
@@ -176,3 +177,12 @@ def test_victims_keep_their_order_of_importance():
     pods = [running("a", 1, started=3), running("b", 7), running("c", 1, started=2)]
     assert [p.name for p in by_importance(pods)] == ["b", "c", "a"]
     assert isinstance(choose_victims(pods, [], OneResource(3000, 3000, pods)), Victims)
+
+
+def test_a_pod_is_compared_with_the_budgets_of_its_namespace_alone():
+    def steps(namespaces):
+        pods = [running(f"a-{n}", 1, namespace=f"n{n % namespaces}") for n in range(60)]
+        budgets = [budget(f"b{n}", 1, namespace=f"n{n}") for n in range(namespaces)]
+        return steps_of(lambda: chosen(1000, pods, budgets))
+
+    assert steps(60) < 2 * steps(6), "each pod has one budget that may be its own in both"

@@ -2,7 +2,7 @@ import pytest
 
 from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.state.disruption_budgets import DisruptionBudgets
+from concerto.scheduling.state.disruption_budgets import MAX_PARTS, DisruptionBudgets
 from support.scheduling_builders import pod
 
 
@@ -62,3 +62,31 @@ def test_budgets_that_take_too_long_to_compare_protect_all_pods_of_their_namespa
     for each in hostile:
         budgets.remove(each.namespace, each.name)
     assert [b.name for b in budgets.of(pods)] == ["good"]
+
+
+def test_the_budgets_of_many_namespaces_are_compared_no_longer_than_those_of_one():
+    """A node, or what a gang may preempt, has pods of many namespaces: someone may be admin of all of them."""
+    budgets = DisruptionBudgets()
+    for number in range(3):
+        for each in range(1200):
+            budgets.set(selecting(f"b{each}", namespace=f"crowd-{number}", matchLabels={"app": "a"}))
+    budgets.set(selecting("good", namespace="quiet", matchLabels={"app": "a"}))
+    namespaces = [*(f"crowd-{number}" for number in range(3)), "quiet"]
+    pods = [pod(f"p{i}", labels={"app": "a"}, namespace=namespaces[i % 4]) for i in range(160)]
+    found = budgets.of(pods)
+    per_namespace = {name: [b for b in found if b.namespace == name] for name in namespaces}
+    assert [len(per_namespace[name]) for name in namespaces] == [1200, 1200, 1, 1]
+    assert [(b.name, b.allowed) for b in per_namespace["crowd-2"]] == [("", 0)]
+    assert [b.name for b in per_namespace["quiet"]] == ["good"]
+    assert 0.9 * MAX_PARTS < sum(b.selector.parts * 40 for b in found) <= MAX_PARTS
+
+
+def test_pods_with_very_many_labels_are_not_looked_up_label_by_label():
+    budgets = DisruptionBudgets()
+    for namespace in ("crowd", "quiet"):
+        budgets.set(selecting("good", namespace=namespace, matchLabels={"app": "a"}))
+    labels = {f"l{n}": "" for n in range(4000)}
+    pods = [pod(f"p{n}", namespace="crowd", labels=labels | {"app": "a"}) for n in range(60)]
+    pods.append(pod("q", namespace="quiet", labels=labels | {"app": "a"}))
+    found = budgets.of(pods)
+    assert [(b.namespace, b.name) for b in found] == [("crowd", ""), ("quiet", "good")]

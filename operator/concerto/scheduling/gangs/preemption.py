@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class GangPreemption:
         generator: breaks ties between nodes.
 
     Attributes:
-        removable: how many pods may be evicted; known after the first call.
+        removable: how many pods may be evicted, no more than one beyond the limit of a call; known after the first.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class GangPreemption:
             StillCounting: in a turn (``PodCounts.begin_turn``), while pods that the gang's terms select are counted.
         """
         queries = self._queries
-        removable = _removable(queries, is_out_of_time)
+        removable = _removable(queries, limit + 1, is_out_of_time)
         self.removable = len(removable)
         removable = removable[:limit]
 
@@ -130,15 +131,15 @@ def _place(
     return [decision.assignment for decision in cycle.result.decisions] if fits else ()
 
 
-def _removable(queries: GangQueries, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
-    """The pods that may be evicted and their rows; those of the nodes with the lowest priorities come first."""
+def _removable(queries: GangQueries, number: int, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
+    """So many pods that may be evicted and their rows; those of the nodes with the lowest priorities come first."""
     cluster, priority = queries.cluster, queries.gang.members[0].priority
+    pods_on = cluster.pods_on
     may_help = _may_help(queries, slice(0, cluster.size), is_out_of_time)
-    rows = np.flatnonzero(may_help & (cluster.pods_on.lowest_priority[: cluster.size] < priority))
-    by_row = {row: [pod for pod in cluster.pods_on.on(row) if pod.priority < priority] for row in rows.tolist()}
-    order = sorted((max(pod.priority for pod in pods), len(pods), row) for row, pods in by_row.items())
-    in_order = ((pod, row) for _, _, row in order for pod in by_row[row])
-    return [(pod, row) for pod, row in in_order if may_be_evicted(cluster, pod, queries.now)]
+    rows = np.flatnonzero(may_help & (pods_on.lowest_priority[: cluster.size] < priority)).tolist()
+    order = sorted((*pods_on.highest_below(row, priority), row) for row in rows)
+    in_order = ((pod, row) for _, _, row in order for pod in pods_on.on(row) if pod.priority < priority)
+    return [*islice((each for each in in_order if may_be_evicted(cluster, each[0], queries.now)), number)]
 
 
 def _may_help(queries: GangQueries, rows: Rows, is_out_of_time: Callable[[], bool]) -> Bools:

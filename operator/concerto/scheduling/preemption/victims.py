@@ -82,14 +82,13 @@ def choose_victims(possible: Iterable[PodView], budgets: Sequence[DisruptionBudg
 def _violating(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> set[str]:
     """UIDs of the pods that their budgets do not allow to go, if those before them in the order went."""
     allowed = {budget.key: budget.allowed for budget in budgets}
+    of_namespace: dict[str, list[DisruptionBudget]] = {}
+    for budget in budgets:
+        of_namespace.setdefault(budget.namespace, []).append(budget)
     violating = set()
     for pod in pods:
-        for budget in budgets if pod.labels else ():
-            if (
-                budget.namespace != pod.namespace
-                or pod.name in budget.disrupted
-                or not budget.selector.matches(pod.labels)
-            ):
+        for budget in of_namespace.get(pod.namespace, ()) if pod.labels else ():
+            if pod.name in budget.disrupted or not budget.selector.matches(pod.labels):
                 continue
             allowed[budget.key] -= 1
             if allowed[budget.key] < 0:

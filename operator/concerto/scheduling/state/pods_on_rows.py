@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +32,18 @@ class PodsOnRows(Columns, PodIndex):
     def on(self, row: int) -> Collection[PodView]:
         """The pods on the row, as they were seen last."""
         return self._pods.get(row, {}).values()
+
+    def latest(self, row: int) -> Iterator[PodView]:
+        """The same, those first that came last."""
+        return reversed(self._pods.get(row, {}).values())
+
+    def highest_below(self, row: int, priority: int) -> tuple[float, int]:
+        """Of the row's pods with a lower priority: the highest of their priorities, and how many they are.
+
+        Minus infinity and 0 without any. It looks at no pod: a cluster may have 150,000.
+        """
+        lower = {each: count for each, count in self._priorities.get(row, {}).items() if each < priority}
+        return max(lower, default=-np.inf), sum(lower.values())
 
     def get(self, row: int, uid: str) -> PodView | None:
         """The pod, if it is on the row."""
