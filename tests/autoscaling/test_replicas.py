@@ -9,6 +9,7 @@ from concerto.autoscaling.pods import MetricError, Sample
 from concerto.autoscaling.replicas import (
     PodReadings,
     average_value_replicas,
+    kept_from_zero,
     per_pod_replicas,
     resource_utilization_replicas,
     utilization,
@@ -177,8 +178,7 @@ VALUE = {
     "from zero, the ratio itself, and without tolerance": (0, [], 10_500, 10_000, 2),
     "from zero, nothing asks for nothing": (0, [], 0, 10_000, 0),
     "to zero": (3, pods(3), 0, 10_000, 0),
-    "while no pod is ready yet, one, as many as autoscaling/v2 keeps": (3, pods(3, "Pending"), 25_000, 10_000, 1),
-    "... but no load still asks for nothing": (3, pods(3, "Pending"), 0, 10_000, 0),
+    "while no pod is ready yet, none, as in autoscaling/v2": (3, pods(3, "Pending"), 25_000, 10_000, 0),
     "never more than an int32": (4, pods(4), 10**30, 1, 2**31 - 1),
 }
 
@@ -187,6 +187,19 @@ VALUE = {
 def test_object_and_external_value(current, all_pods, value, target, want):
     proposal = value_replicas(current, all_pods, value, metric="m", target=target, tolerances=TEN_PERCENT)
     assert proposal.replicas == want
+
+
+FROM_ZERO = {
+    "one while no pod is ready yet": (3, pods(3, "Pending"), 25_000, 1),
+    "... but no load still asks for nothing": (3, pods(3, "Pending"), 0, 0),
+    "... and it is no more than that": (4, pods(3), 20_000, 6),
+}
+
+
+@pytest.mark.parametrize(("current", "all_pods", "value", "want"), FROM_ZERO.values(), ids=FROM_ZERO)
+def test_a_target_that_may_have_no_replicas_keeps_one_for_its_load(current, all_pods, value, want):
+    proposal = value_replicas(current, all_pods, value, metric="m", target=10_000, tolerances=TEN_PERCENT)
+    assert kept_from_zero(proposal).replicas == want
 
 
 PER_POD = {

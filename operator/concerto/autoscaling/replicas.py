@@ -188,8 +188,15 @@ def value_replicas(
         raise MetricError(
             "unable to calculate ready pods: no pods returned by selector while calculating replica count"
         )
-    # One at least: else a target that was scaled up from zero would be back there before its pods are ready
-    return Proposal(max(_whole(ratio * ready), 1 if value else 0), metric, demand, value=value)
+    return Proposal(_whole(ratio * ready), metric, demand, value=value)
+
+
+def kept_from_zero(proposal: Proposal) -> Proposal:
+    """With one replica at least while the metric has a value, also if no pod is ready.
+
+    Else a target that was scaled up from zero would be back there before its pods are ready.
+    """
+    return replace(proposal, replicas=max(proposal.replicas, 1)) if proposal.value else proposal
 
 
 def per_pod_replicas(status_replicas: int, value: int, *, metric: str, target: int, tolerances: Tolerances) -> Proposal:

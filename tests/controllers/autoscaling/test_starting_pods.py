@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from concerto.api.timestamps import format_timestamp
 from support.autoscaling_world import NOW, Clock, World, autoscaling, load, phpa
 from support.crd_schemas import problems
@@ -51,3 +53,31 @@ async def test_what_pods_wait_for_a_node_is_shown_and_looked_ahead_for_and_is_no
         "forecast_horizon_seconds": 120.0 + half_a_sync,
     }
     assert problems(made | {"status": status}) == []
+
+
+UNREADY = {
+    "as in autoscaling/v2": (1, 1, ("True", "TooFewReplicas")),
+    "of more than one as well": (2, 2, ("True", "TooFewReplicas")),
+    "but the last one of a target that may go to zero is kept for the load": (0, 1, ("False", "DesiredWithinRange")),
+}
+
+
+@pytest.mark.parametrize(("least", "want", "limited"), UNREADY.values(), ids=UNREADY)
+async def test_while_no_pod_is_ready_a_value_asks_for_none(least, want, limited):
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    made = phpa("web", mode="Off")
+    external = {"metric": {"name": "requests"}, "target": {"type": "Value", "value": "1"}}
+    made["spec"] |= {
+        "minReplicas": least,
+        "metrics": [{"type": "External", "external": external}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+    }
+    async with autoscaling(world, clock) as autoscaler:
+        for name in ("a", "b"):
+            autoscaler.observer.pods.on_change(None, pod(name, None))
+        autoscaler.on_object(None, made)
+        autoscaler.start_due()
+        await asyncio.gather(*autoscaler._tasks)
+    assert world.scaled.get("web", 2) == want
+    assert world.condition("web", "ScalingLimited") == limited

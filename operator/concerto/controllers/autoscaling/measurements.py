@@ -16,6 +16,7 @@ from concerto.autoscaling.replicas import (
     PodReadings,
     Proposal,
     average_value_replicas,
+    kept_from_zero,
     per_pod_replicas,
     resource_utilization_replicas,
     value_replicas,
@@ -63,6 +64,7 @@ class MetricRequest:
         now: seconds.
         wanted: where CPU and memory are to come from.
         gone: pods of the target that have shared its load in the last minutes.
+        can_be_zero: whether the target may be scaled to zero.
     """
 
     namespace: str
@@ -73,6 +75,7 @@ class MetricRequest:
     now: float
     wanted: Wanted = "Auto"
     gone: Sequence[Gone] = ()
+    can_be_zero: bool = False
 
     def readings(self, samples: Mapping[str, Sample]) -> PodReadings:
         """What the replica rules need, with these readings by pod name.
@@ -206,9 +209,10 @@ class Measurements:
             target = metric.average_value
             return per_pod_replicas(request.scale.existing, value, metric=name, target=target, tolerances=tolerances)
         target = _given(metric.value)
-        return value_replicas(
+        asked = value_replicas(
             request.scale.replicas, request.pods, value, metric=name, target=target, tolerances=tolerances
         )
+        return kept_from_zero(asked) if request.can_be_zero else asked
 
     async def _formula(self, metric: MetricSpec, request: MetricRequest) -> int:
         """Thousandths. One input that is not known leaves the result unknown."""

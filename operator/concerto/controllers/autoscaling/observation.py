@@ -234,6 +234,7 @@ class Observer:
             observed.now,
             spec.prediction.metrics_source,
             observed.gone,
+            can_be_zero=observed.bounds.min_replicas == 0,
         )
         measured = await self._measurements.measure(spec.metrics, request)
         for outcome in measured.outcomes:
