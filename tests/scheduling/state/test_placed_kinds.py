@@ -139,3 +139,15 @@ def test_where_each_of_very_many_kinds_costs_what_its_own_pods_cost_they_change_
         parts += 1
     assert parts == 4
     assert all(each.cost == estimate(learned, each.kind) for each in costs)
+
+
+def test_a_pod_comes_and_goes_in_the_same_time_however_many_images_the_pods_of_its_workload_have() -> None:
+    """Pods without an owner that have names with numbers are of one workload, and each may have an image of its own."""
+
+    def steps(number: int) -> int:
+        kinds, made = PlacedKinds(), [kind_of("a", "Pod", "p", (("main", f"image-{n}"),)) for n in range(number)]
+        for kind in made:
+            kinds.add_pod(kind, 0)
+        return steps_of(lambda: kinds.remove_pod(made[0], 0))
+
+    assert steps(500) == steps(5)

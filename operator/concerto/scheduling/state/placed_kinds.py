@@ -110,7 +110,8 @@ class PlacedKinds:
     def __init__(self) -> None:
         self.table: Table = {}
         self._kinds: dict[str, PlacedKind] = {}
-        self._of_workload: dict[str, tuple[PlacedKind, ...]] = {}  # by the workload's key
+        # By the workload's key and theirs: the pods of one may all have different images
+        self._of_workload: dict[str, dict[str, PlacedKind]] = {}
         # Of those that the table has an entry of, or of their workloads: by the keys of their images
         self._known: dict[str, dict[str, PlacedKind]] = {}
         self._alike: dict[Kind, _Alike] = {}
@@ -140,7 +141,7 @@ class PlacedKinds:
         if known is None:
             known = self._kinds[kind.key] = PlacedKind(kind, self._join(kind))
             for key in _workload(kind):
-                self._of_workload[key] = (*self._of_workload.get(key, ()), known)
+                self._of_workload.setdefault(key, {})[kind.key] = known
             self._note_known(known)
         known.pods[row] = known.pods.get(row, 0) + 1
         known.alike.pods[row] += 1
@@ -206,7 +207,7 @@ class PlacedKinds:
         for key in keys:
             if (known := self._kinds.get(key)) is not None:
                 users[key] = known
-            users |= {known.kind.key: known for known in self._of_workload.get(key, ())}
+            users |= self._of_workload.get(key, {})
             users |= self._known.get(key, {})
         return users
 
@@ -235,13 +236,7 @@ class PlacedKinds:
             if is_known:
                 self._known.setdefault(key, {})[kind.key] = known
             else:
-                self._forget_known(key, kind)
-
-    def _forget_known(self, key: str, kind: Kind) -> None:
-        if (of_images := self._known.get(key)) is not None:
-            of_images.pop(kind.key, None)
-            if not of_images:
-                del self._known[key]
+                _take_off(self._known, key, kind.key)
 
     def _remove(self, known: PlacedKind) -> None:
         """The kind has no pods on nodes any more."""
@@ -249,12 +244,18 @@ class PlacedKinds:
         del self._kinds[kind.key]
         self._to_move.pop(kind.key, None)
         for key in _workload(kind):
-            self._of_workload[key] = tuple(each for each in self._of_workload[key] if each is not known)
-            if not self._of_workload[key]:
-                del self._of_workload[key]
+            _take_off(self._of_workload, key, kind.key)
         for key in _images(kind):
-            self._forget_known(key, kind)
+            _take_off(self._known, key, kind.key)
         self._leave(known.alike)
+
+
+def _take_off(groups: dict[str, dict[str, PlacedKind]], group: str, key: str) -> None:
+    """The kind of that key is not of the group any more."""
+    if (kinds := groups.get(group)) is not None:
+        kinds.pop(key, None)
+        if not kinds:
+            del groups[group]
 
 
 def _workload(kind: Kind) -> tuple[str, ...]:
