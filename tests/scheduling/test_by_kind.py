@@ -140,7 +140,17 @@ def test_a_scheduler_that_begins_anew_goes_on_at_the_pace_of_the_one_before():
     decisions = run(cluster, *made).decisions
     assert run(successor(cluster, decisions, made), *made).decisions, "which cannot be had without what is on record"
     after = successor(cluster, decisions, made)
-    recall_work(after, [d.assignment for d in decisions], NOW)
+    recall_work(after, [d.assignment for d in decisions], NOW, NOW)
+    assert not run(after, *made).decisions
+    assert run(after, *made, now=NOW + 60.0).decisions
+
+
+def test_a_record_that_an_api_server_made_whose_clock_is_ahead_holds_up_no_pods_until_then():
+    made = [pod(f"p-{i}") for i in range(70)]
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
+    decisions = run(cluster, *made).decisions
+    after = successor(cluster, decisions, made)
+    recall_work(after, [d.assignment for d in decisions], NOW + 3600.0, NOW)
     assert not run(after, *made).decisions
     assert run(after, *made, now=NOW + 60.0).decisions
 
@@ -151,7 +161,7 @@ def test_a_scheduler_that_begins_anew_fills_nodes_as_far_as_the_one_before():
     cluster.kinds.loads.set_head_room(0, 1.5)
     decisions = run(cluster, *made).decisions
     after = successor(cluster, decisions, made)
-    recall_work(after, [d.assignment for d in decisions], NOW)
+    recall_work(after, [d.assignment for d in decisions], NOW, NOW)
     assert after.kinds.loads.head_room[0] == pytest.approx(1.5)
 
 
@@ -204,7 +214,7 @@ def test_a_placement_that_was_never_carried_out_gives_its_node_no_work():
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
     decisions = run(cluster, *made).decisions
     after = successor(cluster, [], made)
-    recall_work(after, [d.assignment for d in decisions], NOW)
+    recall_work(after, [d.assignment for d in decisions], NOW, NOW)
     assert len(run(after, *made).decisions) == len(decisions)
 
 

@@ -74,7 +74,7 @@ class Scheduler:
         adopted = parts.records.adopt_found()
         for record in sorted(adopted, key=lambda record: record.created_at or 0.0):
             if record.created_at is not None:
-                recall_work(parts.cluster, record.assignments, record.created_at)
+                recall_work(parts.cluster, record.assignments, record.created_at, self._context.clock())
         note_unfinished(parts.cluster, parts.records.cycles_of(adopted))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
