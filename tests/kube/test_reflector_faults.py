@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from random import Random
@@ -19,6 +20,7 @@ from concerto.kube.reflector import IN_A_TURN, StorageWentBack
 from concerto.kube.transport import read_lines
 from support.faulty_server import faulty, refuses, resets, says, streams
 from support.loop_clock import pass_time
+from support.traced_memory import traced_memory
 from support.waiting import eventually
 
 THINGS = Resource("", "v1", "things", "Thing", True)
@@ -475,3 +477,54 @@ async def test_lines_come_whole_wherever_they_are_cut(lines: list[bytes], data: 
     chunks = [whole[a:b] for a, b in itertools.pairwise(bounds) if a != b]
     found = [line async for batch in read_lines(Chunks(chunks), "http://127.0.0.1") for line in batch]  # type: ignore[arg-type]
     assert found == lines
+
+
+async def test_a_large_line_is_held_once_and_not_after_it_was_taken() -> None:
+    """A pod may have 9 MiB of JSON, and an agent has 128 MiB of memory; the next event may come a minute later."""
+    line = b"x" * 2**22 + b"\n"
+    pieces = 64
+    chunks = (line[n : n + len(line) // pieces + 1] for n in range(0, len(line), len(line) // pieces + 1))
+
+    class Stream:
+        async def readany(self) -> bytes:
+            return next(chunks, b"") or await asyncio.get_running_loop().create_future()
+
+    read = read_lines(Stream(), "http://127.0.0.1")  # type: ignore[arg-type]
+    with traced_memory() as memory:
+        (taken,) = await anext(read)
+        assert line.startswith(taken)
+        size = len(taken)
+        del taken
+        next_batch = asyncio.ensure_future(anext(read))
+        await asyncio.sleep(0)
+    next_batch.cancel()
+    assert size == len(line) - 1
+    assert memory.peak < 1.3 * size
+    assert memory.held < 0.1 * size
+
+
+async def test_everybody_gets_turns_while_consumers_take_in_events_that_have_come_together() -> None:
+    """The buffer of a stream holds 128 KiB: hundreds of events, each of which may take a millisecond and more."""
+    turns = 0
+
+    def takes_long(old: Object | None, new: Object | None) -> None:
+        seen.append(turns)
+        if old is None and len(seen) > 1:
+            time.sleep(0.03)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    seen: list[int] = []
+    together = b"".join(event("ADDED", thing(f"t{n}", 10 + n)) for n in range(8))
+    async with faulty([page(5, thing("first", 1)), streams(together, then=for_ever)]) as server:
+        reflector = Reflector(server.session, THINGS, on_change=takes_long, settings=QUICK)
+        tasks = [asyncio.create_task(reflector.run()), asyncio.create_task(others())]
+        await eventually(lambda: len(seen) == 9)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert len({*seen[1:]}) == 8, "each of them takes longer than a turn"

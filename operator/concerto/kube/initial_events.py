@@ -47,8 +47,9 @@ async def initial_events(
     }
     async with session.stream(path, params=asked, inactivity_seconds=inactivity_seconds) as batches:
         async for lines in batches:
-            for line in lines:
-                kind, item = read_event(line, decode)
+            lines.reverse()
+            while lines:
+                kind, item = read_event(lines.pop(), decode)
                 is_end = kind == "BOOKMARK" and (item["metadata"].get("annotations") or {}).get(_END) == "true"
                 if is_end or kind != "BOOKMARK":
                     yield kind, item

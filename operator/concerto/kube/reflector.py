@@ -38,6 +38,8 @@ _T = TypeVar("_T")
 
 IN_A_TURN = 50
 """Objects that consumers take in before others get their turns: a NodeCapacity takes up to a millisecond."""
+_TURN_SECONDS = 0.02
+"""Time for which consumers take in events that have come together, before others get their turns."""
 _OF_A_PAGE = 5
 """The same of a page of a list, whose objects may be decoded as they are taken: the largest take up to 30 ms."""
 
@@ -292,19 +294,25 @@ class Reflector:
             "timeoutSeconds": str(int(seconds)),
             **selectors(self._label_selector, self._field_selector),
         }
-        before, began = self.events, asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        before, began = self.events, loop.time()
 
         def was_quiet() -> bool:
             # A collection in which nothing has ever happened gets no bookmarks either: silence is no failure
-            return asyncio.get_running_loop().time() - began >= self._settings.inactivity_seconds
+            return loop.time() - began >= self._settings.inactivity_seconds
 
         try:
             async with self._session.stream(
                 self._path, params=params, inactivity_seconds=self._settings.inactivity_seconds
             ) as batches:
                 async for lines in batches:
-                    for line in lines:
-                        self._take(line)
+                    lines.reverse()
+                    turn_ends = loop.time() + _TURN_SECONDS
+                    while lines:
+                        self._take(lines.pop())
+                        if loop.time() >= turn_ends:
+                            await asyncio.sleep(0)
+                            turn_ends = loop.time() + _TURN_SECONDS
                     self._failures = 0
         except Gone as error:
             raise _Relist(error.message, at_once=True) from error

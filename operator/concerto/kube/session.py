@@ -338,6 +338,7 @@ class Session:
         """An answer without end (a watch), as batches of whole lines, in the order they arrive.
 
         Lines may be of any length. A batch is what has arrived at once; between batches other tasks get their turn.
+        A line that is taken out of its batch is held by nobody else.
 
         Raises:
             ApiError: the server refused to begin.

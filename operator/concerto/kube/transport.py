@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from urllib.parse import urlencode
 
 import aiohttp
@@ -225,6 +226,9 @@ async def read_refusal(response: aiohttp.ClientResponse, timeout_seconds: float)
 async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[list[bytes]]:
     """The whole lines of a stream, of any length, in batches as they arrive.
 
+    A line is held once, also while it comes in, and not after the caller has taken it out of its batch: a watch may be
+    silent for a minute afterwards.
+
     Args:
         content: the stream.
         url: what was requested.
@@ -232,7 +236,7 @@ async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[l
     Raises:
         ConnectionLost: the stream did not end properly.
     """
-    begun: list[bytes] = []  # pieces of a line whose end has not come yet
+    begun = BytesIO()  # a line whose end has not come yet
     while True:
         try:
             chunk = await content.readany()
@@ -241,12 +245,14 @@ async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[l
         if not chunk:
             return  # a line without its end is a line cut short: nobody may act on it
         head, newline, rest = chunk.partition(b"\n")
-        begun.append(head)
+        begun.write(head)
         if newline:
-            lines = [b"".join(begun)]
             *more, last = rest.split(b"\n")
-            begun = [last] if last else []
-            yield [line for line in (*lines, *more) if line]
+            lines = [line for line in (begun.getvalue(), *more) if line]
+            begun = BytesIO()
+            begun.write(last)
+            yield lines
+            lines.clear()
         # Reading from a full buffer does not suspend: without this a busy watch would starve all other tasks
         await asyncio.sleep(0)
 
@@ -289,15 +295,12 @@ def _headers(credentials: Credentials, content_type: str | None) -> dict[str, st
 
 
 async def _payload(response: aiohttp.ClientResponse, max_bytes: int | None, what: str) -> bytes:
-    if max_bytes is None:
-        return await response.read()
-    pieces, size = [], 0
+    payload = BytesIO()  # to join its pieces would hold it twice
     async for piece in response.content.iter_any():
-        size += len(piece)
-        if size > max_bytes:
+        payload.write(piece)
+        if max_bytes is not None and payload.tell() > max_bytes:
             raise TooLarge(f"{what}: the answer is larger than {max_bytes} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
+    return payload.getvalue()
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:

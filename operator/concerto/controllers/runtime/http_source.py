@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -145,11 +146,10 @@ def missing_data(answer: Mapping[str, Any]) -> str:
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    chunks, size = [], 0
-    async for chunk in response.content.iter_chunked(2**20):
-        size += len(chunk)
-        if size > max_bytes:
+    body = BytesIO()  # to join its pieces would hold it twice
+    async for chunk in response.content.iter_any():
+        body.write(chunk)
+        if body.tell() > max_bytes:
             most = f"{max_bytes >> 20} MiB" if max_bytes >= 2**20 else f"{max_bytes >> 10} KiB"
             raise SourceError("BadAnswer", f"an answer of more than {most}")
-        chunks.append(chunk)
-    return b"".join(chunks)
+    return body.getvalue()

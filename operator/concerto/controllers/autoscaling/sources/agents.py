@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -369,11 +370,9 @@ def read_answer(text: str, wanted: Container[ContainerKey]) -> dict[ContainerKey
 
 
 async def _body(content: aiohttp.StreamReader, largest: int) -> str:
-    pieces: list[bytes] = []
-    size = 0
+    body = BytesIO()
     async for piece in content.iter_any():
-        size += len(piece)
-        if size > largest:
+        body.write(piece)
+        if body.tell() > largest:
             raise ValueError(f"it answers more than {largest} bytes")
-        pieces.append(piece)
-    return b"".join(pieces).decode()
+    return body.getvalue().decode()
