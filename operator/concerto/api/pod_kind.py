@@ -1,8 +1,9 @@
 """Which pods are alike: a kind, and the wider groups that stand in for it while little is known of it.
 
-A kind is the pods of one workload with the same images and container names. A Job of one pod has a name that nobody has
-seen before, so wider groups follow: the workload whatever its images, the same images in the namespace, the same images
-anywhere, the namespace, and the cluster. Each is the prior of the one before it (``cost.estimate``).
+A kind is the pods of one workload with the same images and container names. Each run of a pipeline makes a Job whose
+name nobody has seen before, so wider groups follow: workloads whose names differ in what was generated alone, whatever
+their images, the same images in the namespace, the same images anywhere, the namespace, and the cluster. Each is the
+prior of the one before it (``cost.estimate``).
 """
 
 from __future__ import annotations
@@ -31,6 +32,22 @@ _DIGEST = 8
 """Characters of a digest."""
 _RUN_OF_A_CRON_JOB = re.compile(r"-\d{7,}$")
 _INDEX = re.compile(r"[-.]?\d+$")
+_NAMED_BY_PEOPLE = _ENDLESS | {"CronJob"}
+"""Kinds of workloads that are not made anew for each run."""
+_MAX_OBJECT_NAME = 253
+"""Characters of an object's name; an ``ownerReference`` may have more."""
+_UUID = re.compile(r"[a-f\d]{8}(?:-[a-f\d]{4}){3}-[a-f\d]{12}")
+_GENERATED = re.compile(
+    r"(?<![a-z\d])(?:"
+    r"\d+"  # a number of a run, an index, a time
+    r"|[a-z\d]*\d{4}[a-z\d]*"  # a date with letters in it
+    r"|[bcdfghjklmnpqrstvwxz2456789]{5}$"  # what the API server adds to a generateName
+    r"|(?=[a-f]*\d)[a-f\d]{6,}"  # a digest
+    r"|(?=[a-z\d]{8})[a-z\d]*\d[a-z]+\d[a-z\d]*"  # other random text
+    r")(?![a-z\d])"
+)
+"""What a program adds to a name, as a whole part of it. Source of the suffix: apimachinery, pkg/util/rand/rand.go."""
+_ANY_NUMBER = re.compile(r"\*(?:[-._]+\*)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +134,22 @@ def _kind(
 ) -> Kind:
     images = _digest("\0".join(image for _, image in containers))
     template = _digest("\0".join(f"{name}\0{image}" for name, image in containers))
-    path = f"{namespace}/{_shortened(workload_kind, _MAX_KIND)}/{_shortened(workload, MAX_NAME)}"
-    key = f"{path}@{template}"
+    of_kind = f"{namespace}/{_shortened(workload_kind, _MAX_KIND)}"
+    key = f"{of_kind}/{_shortened(workload, MAX_NAME)}@{template}"
+    recurring = workload if workload_kind in _NAMED_BY_PEOPLE else recurring_name(workload)
+    path = f"{of_kind}/{_shortened(recurring, MAX_NAME)}"
     if restarts and workload_kind not in _ENDLESS:
         key += _ALWAYS
     return Kind((key, path, f"{namespace}@{images}", f"@{images}", f"{namespace}/", CLUSTER), is_endless(key))
 
 
 _cached_kind = lru_cache(maxsize=4096)(_kind)
+
+
+def recurring_name(name: str) -> str:
+    """The name with ``*`` for what a program has generated: ``etl-20261130-x7f2k`` becomes ``etl-*``."""
+    head, rest = name[:_MAX_OBJECT_NAME], name[_MAX_OBJECT_NAME:]
+    return _ANY_NUMBER.sub("*", _GENERATED.sub("*", _UUID.sub("*", head))) + rest
 
 
 def is_endless(key: str) -> bool:

@@ -76,6 +76,44 @@ def test_alike(sentence):
     assert kind_of_pod(one) == kind_of_pod(other)
 
 
+RUNS = {
+    "runs with a number": (("Job", "run-3-burst"), ("Job", "run-12-burst")),
+    "a number at the end": (("Job", "shard-1"), ("Job", "shard-22")),
+    "a date": (("Job", "etl-2026-11-30"), ("Job", "etl-2026-12-01t0200")),
+    "generated names": (("Job", "train-x7f2k"), ("Job", "train-bcdfg")),
+    "a digest": (("Workflow", "build-9f86d08"), ("Workflow", "build-12ab34c")),
+    "UUIDs": (
+        ("Job", "q-3f2504e0-4f89-11d3-9a0c-0305e82c3301"),
+        ("Job", "q-0b2504e0-0f89-41d3-8a0c-9305e82c3300"),
+    ),
+    "other random text": (("Job", "wf-k3j2h5l9"), ("Job", "wf-9x8y7z6w")),
+}
+
+
+@pytest.mark.parametrize("sentence", RUNS)
+def test_runs_whose_names_were_generated_are_each_others_prior(sentence):
+    """A pipeline makes a Job of another name for each run: the second one is not unknown."""
+    one, other = (kind_of_pod(raw_pod(owner)) for owner in RUNS[sentence])
+    assert one.key != other.key
+    assert one.keys[1:] == other.keys[1:]
+    first_run = table_of(*[ended(2.0, 4.0)] * 20, kind=one)
+    others = table_of(*[ended(6.0, 8.0)] * 200, kind=kind_of_pod(raw_pod(("Job", "other"))))
+    assert estimate(merge([first_run, others], [1.0, 1.0]), other).work == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("train-resnet50", "train-resnet18"), ("fetch-photos", "fetch-words"), ("step1", "step2"), ("pi", "mi")],
+)
+def test_names_that_people_chose_are_told_apart(one, other):
+    assert kind_of_pod(raw_pod(("Job", one))).keys[1] != kind_of_pod(raw_pod(("Job", other))).keys[1]
+
+
+def test_a_deployments_name_is_no_runs_name():
+    one, other = (raw_pod(("StatefulSet", f"db-{number}")) for number in (1, 2))
+    assert kind_of_pod(one).keys[1] != kind_of_pod(other).keys[1]
+
+
 UNLIKE = {
     "another image": (raw_pod(("Job", "j")), raw_pod(("Job", "j"), image="a:2")),
     "another namespace": (raw_pod(("Job", "j")), raw_pod(("Job", "j"), namespace="lab")),
