@@ -37,6 +37,8 @@ CONFIG_HASH = "kubernetes.io/config.hash"
 _STATIC_UID = re.compile(r"^[0-9a-f]{32}$")
 _MAX_UID = 64
 """Characters of a UID: anybody may write 256 KiB into an annotation."""
+MAX_CONTAINERS = 100
+"""Of a pod whose containers' limits are held. Anybody may name a node in pods with thousands of containers each."""
 
 Object = dict[str, Any]
 
@@ -46,6 +48,7 @@ def trim_pod(pod: Object) -> Object:
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
     config_hash = annotations.get(CONFIG_HASH, "") if MIRROR in annotations else ""
+    containers = len(spec.get("initContainers") or ()) + len(spec.get("containers") or ())
     return {
         "metadata": {
             "name": metadata["name"],
@@ -55,9 +58,9 @@ def trim_pod(pod: Object) -> Object:
             "annotations": {CONFIG_HASH: config_hash} if 0 < len(config_hash) <= _MAX_UID else {},
         },
         "counts": not belongs_to_node(pod),
-        "limits": spec_limits(spec),
+        "limits": _limits(spec, containers, status.get("phase") in TERMINAL),
         "kind": kind_of_pod({"metadata": metadata, "spec": spec}),
-        "containers": len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()),
+        "containers": containers,
         "restarts": may_start_again(spec) and "deletionTimestamp" not in metadata,
         "status": {
             "acceptedAt": status.get("startTime"),
@@ -66,6 +69,14 @@ def trim_pod(pod: Object) -> Object:
             "finished": status.get("phase") in TERMINAL or containers_have_ended(metadata, spec, status),
         },
     }
+
+
+def _limits(spec: Object, containers: int, is_over: bool) -> dict[str, int]:
+    """`spec_limits`; of a pod that is over or has too many containers, its own limit alone."""
+    limits = spec_limits(spec)
+    if is_over or containers > MAX_CONTAINERS:
+        limits = {"": limits[""]} if "" in limits else {}
+    return limits
 
 
 def _first_start(status: Object) -> str | None:

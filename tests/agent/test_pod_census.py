@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto_agent.pod_census import Containers, PodCensus, trim_pod
+from concerto_agent.pod_census import MAX_CONTAINERS, Containers, PodCensus, trim_pod
 from support.daemon_sets import daemon_affinity
 from support.daemon_sets import owner as owned_by
 from support.node_trees import STATIC_UID, UIDS
@@ -109,6 +109,24 @@ def starts(census: PodCensus, uid: str, at: float, *, found: bool = False) -> No
     """Its cgroup is there, and a container in it."""
     census.appeared(uid, at, found=found)
     census.working(uid, at)
+
+
+def with_containers(number, phase="Pending"):
+    made = [{"name": f"c{n}", "resources": {"limits": {"cpu": "10m"}}} for n in range(number)]
+    metadata = {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7"}
+    return {"metadata": metadata, "spec": {"containers": made}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("containers", "phase", "held"),
+    [(MAX_CONTAINERS, "Running", MAX_CONTAINERS + 1), (MAX_CONTAINERS + 1, "Running", 1), (3, "Failed", 1)],
+)
+def test_of_pods_that_are_over_or_have_very_many_containers_their_own_limit_is_held_alone(containers, phase, held):
+    """A node's kubelet refuses pods that name it by the thousand, and the API shows them for long."""
+    trimmed = trim_pod(with_containers(containers, phase))
+    assert len(trimmed["limits"]) == held
+    assert trimmed["limits"][""] == 10 * containers
+    assert trimmed["containers"] == containers
 
 
 def test_a_pod_whose_containers_have_not_started_is_no_load_yet_however_long_that_takes(census, listener):
