@@ -7,7 +7,6 @@ an empty one.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from concerto.api.pod_kind import Kind
 from concerto.api.subspacesnapshot import KindEntry
 from concerto.api.timestamps import read_timestamp
+from concerto.capacity.kinds.contention import StartsAndEnds, leave_out
 from concerto.capacity.kinds.start_cost import StartCost
 from concerto.capacity.kinds.sums import SHOWN_CORE_SECONDS, PodMeasurement, recent_share
 from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_entries, to_entries
@@ -24,10 +24,6 @@ from concerto_agent.pod_reader import PodReading
 Object = dict[str, Any]
 
 
-_REMEMBERED_STARTS = 64
-"""Pods whose starts and ends are compared: the quickest shows how long one takes on a node that is not held up."""
-_UNTIL_KUBELET_LOOKS_SECONDS = 0.5
-"""How long on average an end waits until kubelet looks for ended containers, which it does once a second."""
 _MAX_TEARDOWN_SECONDS = 10.0
 """How long after the end of its last container a pod's end may show at the API server; then the former is taken."""
 
@@ -104,7 +100,7 @@ class PodCosts:
         self._use: dict[str, _Use] = {}
         self._exited: dict[str, float] = {}  # when a container of the pod last ended
         self._ending: dict[str, _Ending] = {}
-        self._around: deque[float] = deque(maxlen=_REMEMBERED_STARTS)  # seconds before and after containers ran
+        self._starts_and_ends = StartsAndEnds()
         self._before: dict[str, PodMeasurement] = {}  # of pods that run, when `entries` was last called
         self._published: dict[str, bool] = {}  # kinds in the last entries, and whether a pod of each had ended
 
@@ -200,7 +196,8 @@ class PodCosts:
             return
         self._forget(uid)
         until = max(at, ending.at) if at - ending.at <= _MAX_TEARDOWN_SECONDS else ending.at
-        use = replace(ending.use, lost=ending.use.lost + self._held_up(ending, until))
+        around = max(0.0, ending.started_at - ending.pod.bound_at) + max(0.0, until - ending.exited_at)
+        use = replace(ending.use, lost=ending.use.lost + self._starts_and_ends.held_up(around))
         measured = _measurement(ending.pod, use, ending.started_at, until, ended=True)
         self._kinds.pod_ended(ending.pod.kind, self.start_cost.added_to(measured), until)
         self._note_news(ending.pod.kind.key, ended=True)
@@ -208,16 +205,6 @@ class PodCosts:
     def _forget(self, uid: str) -> None:
         self._pods.pop(uid, None)
         self._exited.pop(uid, None)
-
-    def _held_up(self, ending: _Ending, until: float) -> float:
-        """Seconds by which contention made the pod's start and end longer: what they took beyond the quickest of late.
-
-        On an overloaded node kubelet and container runtime wait for a CPU as pods do, and no pod's cgroup shows that.
-        The quickest happened to end just before kubelet looked; that others wait for its next look is no contention.
-        """
-        around = max(0.0, ending.started_at - ending.pod.bound_at) + max(0.0, until - ending.exited_at)
-        self._around.append(around)
-        return max(0.0, around - min(self._around) - _UNTIL_KUBELET_LOOKS_SECONDS)
 
     def entries(self, counted: Mapping[str, float], now: float) -> tuple[KindEntry, ...]:
         """What was measured of each kind, as a SubspaceSnapshot carries it.
@@ -244,10 +231,5 @@ class PodCosts:
 
 def _measurement(pod: _Pod, use: _Use, started_at: float, until: float, *, ended: bool) -> PodMeasurement:
     life = max(0.0, until - min(pod.bound_at, started_at))
-    held = max(0.0, life - use.lost)
-    peak_work = use.peak_work
-    # A quota stalls a pod, too, so that its share would come out above what it may take, and so would its cores
-    if pod.cpu_limit is not None and pod.cpu_limit > 0.0:
-        held = min(max(held, use.work / pod.cpu_limit), life)
-        peak_work = min(peak_work, use.work * pod.cpu_limit)
-    return PodMeasurement(use.work, held, life, use.memory, ended, peak_work=peak_work)
+    whole = PodMeasurement(use.work, life, life, use.memory, ended, peak_work=use.peak_work)
+    return leave_out(whole, use.lost, pod.cpu_limit)
