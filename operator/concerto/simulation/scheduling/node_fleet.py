@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from concerto.capacity.kinds.contention import StartsAndEnds
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.simulation.scheduling.node_model import Change, NodeModelSettings, PodLoad, Transition
 from concerto.simulation.scheduling.node_telemetry import Floats, Rates, Readings, Telemetry
@@ -94,6 +95,7 @@ class NodeFleet:
         for pod in state.pods.values():
             pod.over = True
         state.pods, state.groups, state.spikes, state.alive = {}, {}, 0, False
+        state.starts_and_ends = StartsAndEnds()
         self._telemetry.set_rates(node, Rates(0.0, 0.0, 0.0, 0.0))
 
     def restore(self, node: int, now: float) -> None:
@@ -240,7 +242,7 @@ class NodeFleet:
 
     def _run(self, at: float, node: int, pod: RunningPod | None) -> None:
         assert pod is not None
-        pod.running = True
+        pod.running, pod.ran_from = True, at
         self._out.append(Transition(at, Change.RUNNING, pod.key, node))
         if not pod.held:
             self._push(at + self._wait_of(pod), _COMPUTE, node, pod)
@@ -279,7 +281,7 @@ class NodeFleet:
 
     def _over(self, pod: RunningPod, at: float, reason: str) -> None:
         state = self._nodes[pod.node]
-        pod.over = True
+        pod.over, pod.until = True, at
         state.memory -= pod.memory
         self._telemetry.memory_used[pod.node] = state.memory
         self._out.append(Transition(at, Change.EXITED, pod.key, pod.node, reason))
@@ -292,8 +294,9 @@ class NodeFleet:
     def _ended(self, at: float, node: int, pod: RunningPod | None) -> None:
         """The kubelet shows that the container has ended, and begins to take the pod down."""
         assert pod is not None
-        self._nodes[node].attain(at)
-        pod.measurement = pod.measured(at)
+        state = self._nodes[node]
+        state.attain(at)
+        pod.end_shows(state.starts_and_ends, at)
         self._out.append(Transition(at, Change.ENDED, pod.key, node, pod.reason, pod.measurement))
         down_at = at + self.settings.teardown_seconds
         if self.settings.end_core_seconds:

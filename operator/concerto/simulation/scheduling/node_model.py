@@ -44,8 +44,22 @@ class PodLoad:
     @property
     def natural_share(self) -> float:
         """Cores that it uses over its life on a node that has nothing else to do."""
-        share = self.core_seconds / max(self.wait_seconds + self.core_seconds / self.threads, 1e-9)
-        return share if self.cpu_limit is None else min(share, self.cpu_limit)
+        return self.core_seconds / max(self.held_seconds(), 1e-9)
+
+    def held_seconds(self, around: float = 0.0) -> float:
+        """Seconds for which it holds a place on such a node, as agents measure it: they take stalls for contention.
+
+        Where its quota stalls it, they believe the quota as far as it explains how long it took.
+
+        Args:
+            around: seconds of that before its container runs and after its exit.
+        """
+        held = self.wait_seconds + self.core_seconds / self.threads + around
+        return held if self.cpu_limit is None else max(held, self.core_seconds / self.cpu_limit)
+
+    def life_seconds(self, around: float = 0.0) -> float:
+        """Seconds from the one to the other end of that."""
+        return self.wait_seconds + self.core_seconds / self.peak + around
 
     @property
     def peak(self) -> float:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from concerto.capacity.kinds.contention import StartsAndEnds, leave_out
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.node_telemetry import Rates
@@ -51,10 +52,12 @@ class RunningPod:
         "memory",
         "node",
         "over",
+        "ran_from",
         "reason",
         "running",
         "seen",
         "stalled",
+        "until",
         "used",
     )
 
@@ -73,6 +76,8 @@ class RunningPod:
         self.begins = math.inf  # when it next begins to compute; infinity while that is open
         self.used = 0.0
         self.seen = 0.0  # when the kubelet saw it
+        self.ran_from = math.inf  # when its container began
+        self.until = math.inf  # when it ended
         self.measurement: PodMeasurement | None = None  # the agent's last, once its end has been shown
         self.stalled = 0.0  # over bursts that have ended; during one, less what its group had before it
         self.finish = 0.0  # service attained in its group at which its present burst ends
@@ -102,12 +107,21 @@ class RunningPod:
         return self.stalled + self.group.stalled[self.load.threads]
 
     def measured(self, now: float) -> PodMeasurement:
-        """What its node's agent has measured of it; its node must have been brought up to ``now``."""
+        """What its cgroup has shown of it; its node must have been brought up to ``now``."""
         life = now - self.seen
         work = self.cpu_time()
         # While it computes and is not stalled, it uses a core for each thread
         peak_work = work * self.load.peak
-        return PodMeasurement(work, max(0.0, life - self._stalled()), life, self.memory, self.over, peak_work=peak_work)
+        whole = PodMeasurement(work, life, life, self.memory, self.over, peak_work=peak_work)
+        return leave_out(whole, self._stalled(), self.load.cpu_limit)
+
+    def end_shows(self, starts_and_ends: StartsAndEnds, now: float) -> None:
+        """Kubelet shows that its container has ended, which completes what its node's agent has measured of it."""
+        self.measurement = self.measured(now)
+        if self.running:
+            # The plant has all work of a start before its container runs, which the pod's cgroup does not show
+            held_up = starts_and_ends.held_up((self.ran_from - self.seen) + (now - self.until))
+            self.measurement = leave_out(self.measurement, held_up, self.load.cpu_limit)
 
 
 class RuntimeWork(RunningPod):
@@ -132,7 +146,7 @@ _RUNTIME = -1.0
 
 @dataclass
 class NodeState:
-    """One node: its pods by key, their groups by CPU limit, the runtime's work and spikes."""
+    """One node: its pods by key, their groups by CPU limit, the runtime's work and spikes, what its agent remembers."""
 
     cores: float
     memory_bytes: float
@@ -141,6 +155,7 @@ class NodeState:
     memory: float = 0.0
     touched: float = 0.0
     pods: dict[Hashable, RunningPod] = field(default_factory=dict)
+    starts_and_ends: StartsAndEnds = field(default_factory=StartsAndEnds)
     alive: bool = True
 
     def attain(self, now: float) -> None:

@@ -134,7 +134,7 @@ def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[S
         sigma = np.sqrt(np.log1p(job.jitter**2))
         waits, works = (np.exp(rng.normal(-(sigma**2) / 2, sigma, job.count)) for _ in range(2))
         if job.lives:
-            waits = works = np.array(job.lives) / (job.load.wait_seconds + job.load.core_seconds / job.load.threads)
+            waits = works = np.array(job.lives) / job.load.life_seconds()
         for index, (at, wait, work) in enumerate(zip(times, waits, works)):
             load = PodLoad(
                 wait_seconds=job.load.wait_seconds * float(wait),

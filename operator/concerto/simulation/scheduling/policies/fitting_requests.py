@@ -21,21 +21,19 @@ _VPA_PERCENTILE, _VPA_MARGIN, _VPA_SAMPLE_SECONDS = 0.9, 1.15, 60.0
 def natural_share(job: JobSpec, plant: NodeModelSettings) -> float:
     """Cores that a pod takes on an idle node, from its binding until its end is shown, its start and end included."""
     load = job.load
-    runs = load.wait_seconds + load.core_seconds / load.threads
     if job.endless:
-        return load.core_seconds / runs
-    return (load.core_seconds + plant.runtime_core_seconds) / (runs + plant.runtime_seconds)
+        return load.natural_share
+    return (load.core_seconds + plant.runtime_core_seconds) / load.held_seconds(plant.runtime_seconds)
 
 
 def vpa_cores(load: PodLoad) -> float:
     """The recommender's target: of usage a minute at a time, in cores."""
-    computes = load.core_seconds / load.threads
-    life = load.wait_seconds + computes
+    life = load.life_seconds()
     if load.bursts != 1 or life <= _VPA_SAMPLE_SECONDS:
         return _VPA_MARGIN * load.core_seconds / life
     ends = np.linspace(_VPA_SAMPLE_SECONDS, life, 200)
     busy = np.minimum(np.maximum(ends - load.wait_seconds, 0.0), _VPA_SAMPLE_SECONDS)
-    return _VPA_MARGIN * float(np.quantile(busy / _VPA_SAMPLE_SECONDS, _VPA_PERCENTILE)) * load.threads
+    return _VPA_MARGIN * float(np.quantile(busy / _VPA_SAMPLE_SECONDS, _VPA_PERCENTILE)) * load.peak
 
 
 class FittingRequests(KubeScheduler):

@@ -27,10 +27,14 @@ def earlier_run(setup: Setup) -> Table:
         load = job.load
         # A pod that runs on for ever has started once, long ago
         around, started = (0.0, 0.0) if job.endless else (plant.runtime_seconds, plant.runtime_core_seconds)
-        held = load.wait_seconds + load.core_seconds / load.threads + around
-        peak_work = load.core_seconds * load.peak
         pod = PodMeasurement(
-            load.core_seconds, held, held, load.memory_bytes, True, started=started, peak_work=peak_work
+            work=load.core_seconds,
+            held=load.held_seconds(around),
+            life=load.life_seconds(around),
+            memory=load.memory_bytes,
+            ended=True,
+            started=started,
+            peak_work=load.core_seconds * load.peak,
         )
         for _ in range(_EARLIER_PODS):
             known.pod_ended(kind_of_job(job), pod, 0.0)
