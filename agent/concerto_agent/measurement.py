@@ -24,6 +24,7 @@ from concerto_agent.node_files import NodeFiles
 from concerto_agent.pod_census import Object, PodCensus
 from concerto_agent.pod_costs import PodCosts
 from concerto_agent.pod_reader import PodReading
+from concerto_agent.pods_wanting import PodsWanting
 from concerto_agent.sampler import Sample, Sampler
 
 Floats = NDArray[np.float64]
@@ -101,6 +102,7 @@ class Measurement:
         self._problems: dict[tuple[str, str], tuple[Problem, int]] = {}  # with how many samples had it
         self._batch = 0  # samples in it by the present sampler
         self._folds = 0
+        self._wanting = PodsWanting(self.costs.is_limited)
         self._waited: dict[str, float] = {}  # time that each pod's tasks have waited for a CPU, when last read
         self._pods_read_at: float | None = None
         self._tasks_per_cpu = 0.0  # that ran or waited for a CPU in the last batch
@@ -229,6 +231,9 @@ class Measurement:
         if elapsed > 0.0 and self._sampler.cpus and waited:
             grown = sum(max(0.0, s - self._waited[uid]) for uid, s in waited.items() if uid in self._waited)
             self._pipeline.pods_waited(_NODE, grown / elapsed / self._sampler.cpus)
+        wanting = self._wanting.read(readings, self.census.counted, now)
+        if self._sampler.cpus and wanting is not None:
+            self._pipeline.pods_wanted(_NODE, wanting / self._sampler.cpus)
         self._waited, self._pods_read_at = waited, now
         before, self._cpus = self._cpus, self._sampler.cpus
         if cpus := self._cpus:
@@ -239,6 +244,7 @@ class Measurement:
     def last_reading(self, uid: str, reading: PodReading) -> None:
         """What a pod whose containers have ended has used in all."""
         self.costs.read({uid: reading}, self._tasks_per_cpu)
+        self._wanting.ended(uid, reading, self.census.counted.get(uid, self._begun))
 
     def pod_changed(self, old: Object | None, new: Object | None, now: float, wall: float) -> None:
         """The API server shows, or no longer shows, a pod (trimmed); see `PodCensus.on_pod_change`."""

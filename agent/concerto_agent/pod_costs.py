@@ -36,12 +36,14 @@ class _Pod:
         kind: which pods it is like.
         bound_at: monotonic time since which it holds its place, seconds.
         cpu_limit: cores that its quota allows; None without one.
+        limited: whether it, or a container of it, has a CPU limit.
         finished: whether the API server shows that it, or every container of it, has ended.
     """
 
     kind: Kind
     bound_at: float
     cpu_limit: float | None
+    limited: bool
     finished: bool
 
 
@@ -138,9 +140,16 @@ class PodCosts:
             # The first answer stays: a later one would be off by a step of the wall clock
             begun = since if known is None else known.bound_at
             finished = new["status"]["finished"]
-            self._pods[uid] = _Pod(new["kind"], begun, None if limit is None else limit / 1000, finished)
+            self._pods[uid] = _Pod(
+                new["kind"], begun, None if limit is None else limit / 1000, bool(new["limits"]), finished
+            )
             if finished:
                 self._finish(uid, at)
+
+    def is_limited(self, uid: str) -> bool:
+        """Whether the pod, or a container of it, has a CPU limit; so it is taken until the API server has shown it."""
+        pod = self._pods.get(uid)
+        return pod is None or pod.limited
 
     def read(self, readings: Mapping[str, PodReading], tasks_per_cpu: float) -> None:
         """Take readings of counted pods.

@@ -31,6 +31,8 @@ class PodReading:
             which others of the pod's tasks ran. None as above.
         memory_bytes: memory that it holds; None if it was not read this time.
         peak_work: CPU time, each part of it times the cores that were used then (`PeakUse`).
+        held_up_seconds: time in which some of its tasks waited and none ran (``full``); None where the kernel does not
+            report it: before Linux 5.13.
     """
 
     cpu_seconds: float
@@ -38,6 +40,7 @@ class PodReading:
     stalled_seconds: float | None = None
     memory_bytes: float | None = None
     peak_work: float = 0.0
+    held_up_seconds: float | None = None
 
 
 class _Pod:
@@ -77,12 +80,12 @@ class _Pod:
         if cpu_seconds is None:
             self._last = None
             return None
-        waited, stalled = self._waited()
+        waited, stalled, held_up = self._waited()
         known = None if last is None else last.waited_seconds
         self.waits = waited is not None and (known is None or waited > known)
         self._peak.note(now, cpu_seconds, stalled or 0.0)
         memory = self._memory_now() if due else None
-        self._last = PodReading(cpu_seconds, waited, stalled, memory, self._peak.work)
+        self._last = PodReading(cpu_seconds, waited, stalled, memory, self._peak.work, held_up)
         return self._last
 
     def _memory_now(self) -> float | None:
@@ -90,17 +93,17 @@ class _Pod:
         self._has_run = memory is None
         return memory
 
-    def _waited(self) -> tuple[float | None, float | None]:
+    def _waited(self) -> tuple[float | None, float | None, float | None]:
         pressure = self._pressure.read() if self._pressure else None
         some, full = parse_pressure(pressure), parse_pressure_full(pressure)
         # Before Linux 5.13 there is no full for cpu
-        return some, some if full is None or some is None else (some + full) / 2
+        return some, some if full is None or some is None else (some + full) / 2, full
 
     def add_up_pressure(self, now: float) -> None:
         """Have the kernel add up what the pod has waited, and note how much it computes."""
         if self._pressure is None:
             return
-        _, stalled = self._waited()
+        _, stalled, _ = self._waited()
         if (cpu_seconds := self.cgroup.cpu_seconds_in(self.cgroup.cpu_content())) is not None:
             self._peak.note(now, cpu_seconds, stalled or 0.0)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 from collections.abc import Iterable
 
@@ -231,6 +232,36 @@ def test_what_each_pod_waits_for_shows_the_demand_beyond_two(run):
     measured = run.second(busy=1.0)
     assert measured.report.demand[0] == pytest.approx(1.0 + 3.0 / 4, rel=0.05)
     assert DEMAND_SOURCES[int(measured.report.demand_source[0])] == "PodPressure"
+
+
+def test_how_many_pods_want_a_cpu_is_averaged_over_some_seconds(run):
+    """On four CPUs, six pods of which two wait for a CPU all the time."""
+    for uid in ("c0", "c1", "c2", "c3", "w0", "w1"):
+        run.measurement.pod_changed(None, pod(uid), run.now, WALL)
+    seconds = 0.0
+    for _ in range(60):
+        computes, waits = (
+            PodReading(cpu, held_up, held_up, held_up_seconds=held_up)
+            for cpu, held_up in ((seconds, 0.0), (0.0, seconds))
+        )
+        readings = {f"c{i}": computes for i in range(4)} | {f"w{i}": waits for i in range(2)}
+        run.measurement.pods_read(readings, run.now)
+        measured = run.second(busy=1.0)
+        seconds += 1.0
+    assert measured.report.pods_wanting[0] == pytest.approx(6.0 / 4, rel=0.05)
+    assert measured.report.cpu_used[0] == pytest.approx(1.0)
+    for _ in range(5):
+        run.measurement.pods_read({}, run.now)
+        measured = run.second(busy=0.0)
+    assert measured.report.pods_wanting[0] == pytest.approx(6.0 / 4 * 0.9**5, rel=0.1)
+    assert measured.report.cpu_used[0] == pytest.approx(0.9**5, rel=0.05)
+
+
+def test_without_pressure_of_pods_it_is_unknown_how_many_want_a_cpu(run):
+    for _ in range(4):
+        run.measurement.pods_read({A: PodReading(1.0)}, run.now)
+        measured = run.second(busy=1.0)
+    assert math.isnan(measured.report.pods_wanting[0])
 
 
 def test_the_node_takes_no_more_pods_than_its_kubelet(run):

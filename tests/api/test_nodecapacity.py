@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from concerto.api.capacity_settings import CapacitySettings, Gauge
-from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
+from support.scheduling_builders import capacity
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,14 @@ def test_what_is_left_out_of_a_group_keeps_its_default():
     settings = CapacitySettings.from_raw({"smoothing": {"patienceSamples": 9}})
     assert settings.smoothing.patience_samples == 9
     assert settings.smoothing.fast == CapacitySettings().smoothing.fast
+
+
+@pytest.mark.parametrize(("wanting", "used"), [(1.5, 0.9), (0.0, 0.0), (None, 0.9), (1.5, None), (None, None)])
+def test_what_is_unknown_of_the_cpus_demand_is_left_out(wanting, used):
+    status = replace(capacity().status, demand=2.0, demand_source="PodPressure", pods_wanting=wanting, cpu_used=used)
+    raw = status.to_raw()
+    assert ("podsPerCPU" in raw["cpuDemand"], "used" in raw["cpuDemand"]) == (wanting is not None, used is not None)
+    assert NodeCapacityStatus.from_raw(raw) == status
 
 
 def test_an_object_is_known_by_its_nodes_name_and_its_version():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.capacity_settings import CapacitySettings
-from concerto.capacity.cpu_demand import DEMAND_SOURCES, SystemCpu, best, from_pressure
+from concerto.capacity.cpu_demand import DEMAND_SOURCES, RecentMean, SystemCpu, best, from_pressure, mean_of_known
 from concerto.capacity.pipeline import NodePipeline
 
 NAN = np.nan
@@ -100,6 +100,21 @@ def test_a_count_of_tasks_that_cannot_be_is_not_believed(bad):
             report = pipeline.fold(100 + step / 10)
     assert np.isfinite(report.capacity).all()
     assert 0.0 <= report.demand[0] <= 1000.0
+
+
+def test_a_recent_mean_follows_within_some_seconds_and_knows_what_is_unknown():
+    recent = RecentMean(3)
+    recent.add(np.array([1.0, 1.0, NAN]), 0.0)
+    assert recent.mean == pytest.approx([1.0, 1.0, NAN], nan_ok=True), "the first value is the mean"
+    for _ in range(10):
+        recent.add(np.array([0.0, NAN, 2.0]), 1.0)
+    assert recent.mean == pytest.approx([0.9**10, NAN, 2.0], nan_ok=True)
+    recent.add(np.array([0.5, 0.5, 0.5]), 60.0)
+    assert recent.mean == pytest.approx([0.5, 0.5, 0.5]), "and nothing is left of long ago"
+
+
+def test_a_mean_leaves_out_what_is_unknown():
+    assert mean_of_known(np.array([[1.0, NAN, 3.0], [NAN] * 3])) == pytest.approx([2.0, NAN], nan_ok=True)
 
 
 def shares(rows, changing):

@@ -79,8 +79,11 @@ def test_garbage_never_gets_into_the_numbers(data, kind, form):
             elif event == "end" and living:
                 node, since = living.pop()
                 pipeline.pod_ended(node, since, now)
+        pipeline.pods_wanted(0, data.draw(garbage))
         report = pipeline.fold(now)
         pods = np.bincount([node for node, _ in living], minlength=n)
+        assert ((report.pods_wanting >= 0) & (report.pods_wanting <= 1000) | np.isnan(report.pods_wanting)).all()
+        assert ((report.cpu_used >= 0) & (report.cpu_used <= 1) | np.isnan(report.cpu_used)).all()
         assert report.pods.tolist() == pods.tolist()
         assert (report.capacity >= -pods).all()
         assert (report.capacity <= 8 - pods).all() or pods.max() > 8
@@ -89,7 +92,7 @@ def test_garbage_never_gets_into_the_numbers(data, kind, form):
         assert ((report.usage >= 0) & (report.usage <= 1) | np.isnan(report.usage)).all()
         assert (report.young <= report.pods).all()
         for name, values in arrays_of(report).items():
-            if name not in ("usage", "non_pod", "system_cpu"):
+            if name not in ("usage", "non_pod", "system_cpu", "pods_wanting", "cpu_used"):
                 assert np.isfinite(values.astype(float)).all(), name
         for window in pipeline.windows(now).values():
             assert not (window.average > 1).any()
@@ -180,7 +183,7 @@ def test_one_node_alone_is_a_row_of_many(spec):
             one.sample(now, y[watched : watched + 1], non_pod=non_pod[watched : watched + 1])
         all_reported, reported = many.fold(now, cluster), one.fold(now, cluster)
         for (name, values), of_one in zip(arrays_of(all_reported).items(), arrays_of(reported).values()):
-            assert of_one[0] == pytest.approx(values[watched], rel=1e-9, abs=1e-12), name
+            assert of_one[0] == pytest.approx(values[watched], rel=1e-9, abs=1e-12, nan_ok=True), name
 
 
 def test_what_is_published_is_the_local_model_and_never_the_view():

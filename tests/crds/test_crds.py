@@ -12,6 +12,7 @@ from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatu
 from concerto.api.podreservation import Assignment, AssignmentCost, build_placement_record
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import SubspaceSnapshot, SubspaceStatus
+from concerto.capacity.cpu_demand import DEMAND_SOURCES
 from concerto.scheduling.plugins.registry import FILTERS, SCORES
 from support.crd_schemas import CRDS, REPOSITORY, documents, fields, problems, stored_spec, structural_schema
 
@@ -222,6 +223,10 @@ node_statuses = st.builds(
     settle_time_seconds=st.floats(0, 3600),
     reject=st.booleans(),
     over_provision=st.floats(0, 1024),
+    demand=st.floats(0, 1000),
+    demand_source=st.sampled_from(DEMAND_SOURCES),
+    pods_wanting=st.none() | st.floats(0, 1000),
+    cpu_used=st.none() | share,
     resources=st.lists(
         st.builds(ResourceStatus, name=names, usage=share, base=share, cost=share, non_pod=st.none() | share),
         max_size=8,

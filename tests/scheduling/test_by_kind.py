@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from concerto.api.nodecapacity import ResourceStatus
 from concerto.capacity.kinds.cost import cpu_in_words, memory_in_words
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
@@ -163,6 +164,31 @@ def test_a_scheduler_that_begins_anew_fills_nodes_as_far_as_the_one_before():
     after = successor(cluster, decisions, made)
     recall_work(after, [d.assignment for d in decisions], NOW, NOW)
     assert after.kinds.loads.head_room[0] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("used", "wider"), [(None, False), (1.0, False), (0.8, True)])
+def test_a_filled_node_is_given_more_if_its_cpus_idle_though_its_pods_wait_at_times(used, wider):
+    """Usage counts tasks that wait, too: a node whose pods compute in turns may idle half of the time with usage 1."""
+    cpu = ResourceStatus("cpu", usage=0.6, base=0.0, cost=0.1)
+    there = [pod(f"p-{i}", nodeName="n") for i in range(9)]
+    cluster = knows(cluster_state([node("n")], there, [capacity("n")]), p=(2.0, 4.0, 64 * MI))
+    assert not run(cluster, *(pod(f"p-{i}") for i in range(9, 20))).decisions
+    for second in range(30):
+        made = capacity("n", version=2 + second, at=NOW + second)
+        status = replace(made.status, resources=(cpu,), cpu_used=used)
+        cluster.set_capacity(replace(made, status=status), NOW + second)
+    assert (cluster.kinds.loads.head_room[0] > 1.15) == wider
+
+
+def test_what_is_no_number_in_a_status_keeps_no_pods_away():
+    cluster = knows(cluster_state([node("n")], [], [capacity("n")]), p=(2.0, 4.0, 64 * MI))
+    cpu = ResourceStatus("cpu", usage=0.6, base=0.0, cost=0.1)
+    for second in range(3):
+        made = capacity("n", version=2 + second, at=NOW + second)
+        status = replace(made.status, resources=(cpu,), cpu_used=np.nan, pods_wanting=np.nan, system_cpu=np.nan)
+        cluster.set_capacity(replace(made, status=status), NOW + second)
+        assert run(cluster, pod(f"p-{second}"), now=NOW + second).decisions
+    assert np.isfinite(cluster.kinds.loads.head_room[0])
 
 
 @pytest.mark.parametrize(("waiting", "placed"), [(3, 3), (5, 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from concerto.simulation.scheduling.cluster import World
@@ -21,16 +22,16 @@ REAL = NodeModelSettings(
 )
 
 
-def shares_of(load, plant, cores, pods):
+def shares_of(load, plant, cores, pods, seed):
     """Cores that pods take, measured on a node that has one at a time, and on one that gets the others at once."""
-    alone = Arrivals("Paced", per_second=0.05)
+    alone = Arrivals("Paced", per_second=0.0437)  # not in step with kubelet, which looks once a second
     jobs = (
         JobSpec("empty", 20, load, arrivals=alone, node=0),
         JobSpec("before", 3, load, arrivals=alone, node=1),
         JobSpec("full", pods, load, arrivals=Arrivals(start_seconds=100.0), node=1),
     )
     policy = Concerto()
-    World(Setup((NodeSpec(count=2, cores=cores),), jobs, plant=plant), policy, 1).run()
+    World(Setup((NodeSpec(count=2, cores=cores),), jobs, plant=plant), policy, seed).run()
     table = policy.agents.cluster_kinds.table()
     sums = [table[kind_of_job(job).key] for job in jobs]
     return [each.work / each.held for each in sums]
@@ -47,5 +48,6 @@ def shares_of(load, plant, cores, pods):
     ids=["one CPU", "four CPUs", "four threads", "a quota"],
 )
 def test_pods_cost_the_same_on_an_overloaded_node_as_on_an_empty_one(load, plant, cores):
-    empty, _, full = shares_of(load, plant, cores, 40)
+    """On average: pods end in step with their kubelet's looks, sooner after them on one node than on another."""
+    empty, _, full = np.mean([shares_of(load, plant, cores, 40, seed) for seed in (1, 2, 3)], axis=0)
     assert full == pytest.approx(empty, rel=0.1)

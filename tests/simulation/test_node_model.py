@@ -77,6 +77,36 @@ def test_a_pod_held_back_by_its_quota_makes_pressure_on_an_idle_node():
     assert readings.pressure[0] == pytest.approx(0.8, abs=0.01)
 
 
+WANTED = {
+    "alone": ([PodLoad(0, 100.0)], 1.0, 1.0),
+    "two on a core": ([PodLoad(0, 100.0)] * 2, 1.0, 2.0),
+    "sixteen threads alone": ([PodLoad(0, 1000.0, 16)], 1.0, 1.0),
+    "on four cores": ([PodLoad(0, 1000.0, 16)], 4.0, 4.0),
+    "two of sixteen threads on a core": ([PodLoad(0, 1000.0, 16)] * 2, 1.0, 2.0),
+    "eight on four cores": ([PodLoad(0, 1000.0)] * 8, 4.0, 8.0),
+    "a quota": ([PodLoad(0, 100.0, cpu_limit=0.2)] * 3, 1.0, 0.6),
+    "a pod that waits": ([PodLoad(100.0, 1.0)], 1.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("sentence", WANTED)
+def test_pods_want_a_cpu_while_they_compute_or_none_of_their_threads_runs(sentence):
+    pods, cores, expected = WANTED[sentence]
+    model = fleet(cores=cores)
+    for i, load in enumerate(pods):
+        model.start(i, 0, load, 0.0)
+    model.advance(10.0)
+    assert model.pods_wanted(0, range(len(pods)), 10.0) == pytest.approx(10.0 * expected)
+
+
+def test_what_a_pod_wanted_stays_known_once_a_burst_is_over():
+    model = fleet(cores=1.0)
+    for i in range(2):
+        model.start(i, 0, PodLoad(8.0, 4.0, bursts=2), 0.0)
+    model.advance(14.0)  # both wait for 4 s, and compute side by side for 4 s
+    assert model.pods_wanted(0, range(2), 14.0) == pytest.approx(2 * (4.0 + 2.0))
+
+
 def test_memory_beyond_the_node_kills_the_largest_pod():
     model = fleet(memory=1 * GIB)
     model.start("small", 0, PodLoad(10.0, 1.0, memory_bytes=300 * MIB), 0.0)

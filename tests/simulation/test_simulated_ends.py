@@ -58,6 +58,22 @@ def test_the_end_of_the_container_is_reported_before_the_pod_has_been_taken_down
     assert seen[Change.TERMINATED].reason == "Completed"
 
 
+def test_containers_that_end_between_two_looks_of_kubelet_are_seen_together():
+    """Pods that are placed when others are seen to end go on in step with kubelet's looks."""
+    model = NodeFleet([8.0] * 2, [8 * GIB] * 2, np.random.default_rng(0), replace(TAKES, end_seconds=(0.2, 1.2)))
+    for i in range(40):
+        model.start(i, i % 2, PodLoad(core_seconds=1.0, wait_seconds=i * 0.1), 0.0)
+    seen = [t for t in model.advance(100.0) if t.change in (Change.EXITED, Change.ENDED)]
+    exited = {t.pod: t.at for t in seen if t.change is Change.EXITED}
+    ends = [t for t in seen if t.change is Change.ENDED]
+    looks = {node: np.unique([round(t.at, 6) for t in ends if t.node == node]) for node in (0, 1)}
+    for node in (0, 1):
+        assert np.diff(looks[node]) == pytest.approx([1.0] * (len(looks[node]) - 1))
+    assert (looks[0][0] - looks[1][0]) % 1.0 > 0.01, "each kubelet at its own time"
+    delays = [t.at - exited[t.pod] for t in ends]
+    assert 0.2 <= min(delays) + 1e-9 < max(delays) <= 1.2 + 1e-9
+
+
 @pytest.mark.parametrize(("core_seconds", "down_at"), [(0.25, 3.5), (1.5, 4.0)])
 def test_taking_a_pod_down_takes_its_time_and_the_work_beside_it(core_seconds, down_at):
     model = fleet(replace(TAKES, end_core_seconds=core_seconds))

@@ -189,6 +189,8 @@ class NodeCapacityStatus:
         over_provision: allowance contained in ``capacity``, pods.
         demand: tasks that run or wait for a CPU, per CPU; None if the agent does not publish it.
         demand_source: how ``demand`` was measured (``capacity.cpu_demand.DEMAND_SOURCES``).
+        pods_wanting: pods that compute, or wait for a CPU altogether, per CPU, over some ten seconds; None if unknown.
+        cpu_used: CPU utilisation over the same time; None if unknown.
         resources: per resource, in the order of ``spec.resources``.
         windows: per resource and window.
         conditions: Ready, TelemetryComplete, Reconciling, Stalled; as the API holds them.
@@ -215,6 +217,8 @@ class NodeCapacityStatus:
     over_provision: float = 0.0
     demand: float | None = None
     demand_source: str | None = None
+    pods_wanting: float | None = None
+    cpu_used: float | None = None
     resources: tuple[ResourceStatus, ...] = ()
     windows: tuple[Window, ...] = ()
     conditions: tuple[Mapping[str, Any], ...] = ()
@@ -244,6 +248,8 @@ class NodeCapacityStatus:
             over_provision=status.get("overProvision", 0.0),
             demand=(status.get("cpuDemand") or {}).get("tasksPerCPU"),
             demand_source=(status.get("cpuDemand") or {}).get("source"),
+            pods_wanting=(status.get("cpuDemand") or {}).get("podsPerCPU"),
+            cpu_used=(status.get("cpuDemand") or {}).get("used"),
             resources=tuple(ResourceStatus.from_raw(r) for r in status.get("resources", ())),
             windows=tuple(Window.from_raw(w) for w in status.get("windows", ())),
             conditions=tuple(status.get("conditions", ())),
@@ -269,11 +275,7 @@ class NodeCapacityStatus:
             "settleTimeSeconds": self.settle_time_seconds,
             "reject": self.reject,
             "overProvision": self.over_provision,
-            **(
-                {}
-                if self.demand is None or self.demand_source is None
-                else {"cpuDemand": {"tasksPerCPU": self.demand, "source": self.demand_source}}
-            ),
+            **self._demand_to_raw(),
             **({} if self.pod_share is None else {"podShare": self.pod_share, "spareShare": self.spare_share}),
             **({} if self.system_cpu is None else {"systemCPU": self.system_cpu}),
             "largePods": [{"uid": uid, "cpu": share} for uid, share in self.large_pods.items()],
@@ -281,6 +283,13 @@ class NodeCapacityStatus:
             "windows": [w.to_raw() for w in self.windows],
             "conditions": [dict(c) for c in self.conditions],
         }
+
+    def _demand_to_raw(self) -> dict[str, Any]:
+        if self.demand is None or self.demand_source is None:
+            return {}
+        optional = {"podsPerCPU": self.pods_wanting, "used": self.cpu_used}
+        known = {name: value for name, value in optional.items() if value is not None}
+        return {"cpuDemand": {"tasksPerCPU": self.demand, "source": self.demand_source, **known}}
 
 
 @dataclass(frozen=True)

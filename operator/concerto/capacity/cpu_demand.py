@@ -33,6 +33,8 @@ _QUIET_SECONDS = 1.0
 _MEMORY = 30
 """Seconds over which the least CPU use outside of pods is what the node takes for itself."""
 _SMOOTHING_SECONDS = 5.0
+_RECENT_SECONDS = 10.0
+"""Of `RecentMean`: about a pod's life, so that starts and ends in between do not pass for a change."""
 _MAX_GAP_SECONDS = 5.0
 """Time between two batches at most for which CPU time is added up: of a longer gap nothing is known."""
 
@@ -129,6 +131,30 @@ class SystemCpu:
         gain = np.where(known, min(1.0, elapsed / _SMOOTHING_SECONDS), 1.0)
         before = np.where(known, self.own, 0.0)
         np.copyto(self.own, before + gain * (own + np.minimum(stolen, taken) - before), where=measured)
+
+
+class RecentMean:
+    """What was measured on N nodes, averaged over some ten seconds.
+
+    Attributes:
+        mean: (N,) NaN while unknown.
+    """
+
+    def __init__(self, n_nodes: int) -> None:
+        """Nothing is known yet."""
+        self.mean: Floats = np.full(n_nodes, np.nan)
+
+    def add(self, values: Floats, elapsed: float) -> None:
+        """Take the values of the last ``elapsed`` seconds, (N,). Where one is unknown, NaN, so is the mean."""
+        gain = np.where(np.isnan(self.mean), 1.0, min(1.0, elapsed / _RECENT_SECONDS))
+        self.mean = np.where(np.isnan(self.mean), 0.0, self.mean) * (1.0 - gain) + gain * values
+
+
+def mean_of_known(values: Floats) -> Floats:
+    """(N,) of (N, b) values; NaN is no value, and their mean where there is no other."""
+    known = ~np.isnan(values)
+    mean: Floats = np.where(known, values, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return np.where(known.any(axis=1), mean, np.nan)
 
 
 class _Least:

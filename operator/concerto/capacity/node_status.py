@@ -145,6 +145,8 @@ def build_status(
         large_pods={uid: _fraction(share) for uid, share in report.large[node].items()},
         demand=_number(report.demand[node]),
         demand_source=DEMAND_SOURCES[int(report.demand_source[node])],
+        pods_wanting=None if math.isnan(report.pods_wanting[node]) else _number(report.pods_wanting[node]),
+        cpu_used=None if math.isnan(report.cpu_used[node]) else _fraction(report.cpu_used[node]),
         pod_share=_fraction(report.pod_share[node]),
         spare_share=_fraction(report.spare[node]),
         system_cpu=None if math.isnan(report.system_cpu[node]) else _fraction(report.system_cpu[node]),

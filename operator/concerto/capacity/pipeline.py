@@ -17,7 +17,7 @@ from concerto.capacity import subspace
 from concerto.capacity.batch import Batch, BatchBuffer, Sample, or_zero
 from concerto.capacity.capacity_estimate import CapacityControl, PodsSeen
 from concerto.capacity.capacity_rules import Demand, Estimate, publishable
-from concerto.capacity.cpu_demand import MAX_RUNNABLE, START_SECONDS
+from concerto.capacity.cpu_demand import MAX_RUNNABLE, START_SECONDS, RecentMean, mean_of_known
 from concerto.capacity.estimator_per_resource import SETTLE_AGES
 from concerto.capacity.local_model import LocalModel
 from concerto.capacity.overprovision import OverProvision
@@ -67,6 +67,8 @@ class NodePipeline:
         self._windows = Windows(n, m)
         self._pods_used: dict[int, Mapping[str, float]] = {}
         self._waiting: Floats = np.full(n, np.nan)
+        self._wanting: Floats = np.full(n, np.nan)
+        self._mean_wanting, self._mean_used = RecentMean(n), RecentMean(n)
         self._changed_at: Floats = np.full(n, -np.inf)
         self._cpu = settings.resources.index("cpu") if "cpu" in settings.resources else None
         self._over = OverProvision(n, settings.over_provision)
@@ -150,6 +152,13 @@ class NodePipeline:
         It is used where no sample has ``runnable``.
         """
         self._waiting[node] = waiting
+
+    def pods_wanted(self, node: int, pods: float) -> None:
+        """Mean pods of the node that computed, or waited for a CPU altogether, since the last ``fold``, per CPU.
+
+        Called before ``fold``. Where nobody says so, that is unknown.
+        """
+        self._wanting[node] = min(pods, MAX_RUNNABLE) if pods >= 0.0 else np.nan
 
     # Samples
 
@@ -240,6 +249,9 @@ class NodePipeline:
         self._control.update(batch, seen, elapsed, now)
         self._pods_used = {}
         self._waiting[:] = np.nan
+        self._mean_wanting.add(self._wanting, elapsed)
+        self._wanting[:] = np.nan
+        self._mean_used.add(mean_of_known(batch.cpu_used), elapsed)
         self._batches += batch.fresh
         settle = self._control.settle_index()
         demand = self._control.demand(usage, pods, settle)
@@ -290,6 +302,8 @@ class NodePipeline:
             large=tuple(dict(self._control.large.of(node)) for node in range(self.n_nodes)),
             demand=self._control.demand_mean.copy(),
             demand_source=self._control.demand_source.copy(),
+            pods_wanting=self._mean_wanting.mean.copy(),
+            cpu_used=self._mean_used.mean.copy(),
             pod_share=self._control.slots.share(),
             window=self._control.slots.window.copy(),
             tokens=self._control.slots.tokens.copy(),

@@ -50,6 +50,9 @@ class CapacityReport:
         large: the large pods of each node, UID to the share of the node's CPUs that the pod wants.
         demand: (N,) mean tasks that ran or waited for a CPU during the batch, per CPU.
         demand_source: (N,) index into DEMAND_SOURCES: how ``demand`` was measured.
+        pods_wanting: (N,) mean pods over some ten seconds that computed, or waited for a CPU altogether, per CPU; NaN
+            if unknown.
+        cpu_used: (N,) CPU utilisation over the same time; NaN if unknown.
         pod_share: (N,) share of the node's CPUs that one regular pod takes while it lives.
         window: (N,) pods that the node should run, by the control law.
         tokens: (N,) pods that may start now by the law's pace; NaN while unknown.
@@ -82,6 +85,8 @@ class CapacityReport:
     large: tuple[Mapping[str, float], ...]
     demand: Floats
     demand_source: Ints
+    pods_wanting: Floats
+    cpu_used: Floats
     pod_share: Floats
     window: Floats
     tokens: Floats

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.pod_kind import Kind
+from concerto.capacity.cpu_demand import RecentMean
 from concerto.capacity.kinds.cost import Cost, estimate
 from concerto.capacity.kinds.merging import merged, possible, read_rows
 from concerto.capacity.kinds.node_loads import NodeLoads
@@ -105,6 +106,19 @@ def test_steady_pods_are_given_no_more_head_room_where_cpus_idle_between_two_gen
     assert min(idles(loads(), cost(0.5, peak), 0.7) for peak in (1.0, None)) > 1.5
     steady.add_pod(0, cost(0.5, 4.0))
     assert steady.head_room[0] < 1.5, "what was not given then is not given at once later"
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_cpus_that_idled_before_a_node_was_filled_are_no_reason_to_fill_it_further(every):
+    """Its CPUs are in use from then on, but for some seconds the mean that its agent publishes is that of before."""
+    nodes, published = loads(), RecentMean(1)
+    for second in range(120):
+        published.add(np.array([float(second >= 60)]), 1.0)
+        while second >= 60 and nodes.fits(cost(0.5, None), slice(None))[0]:
+            nodes.add_pod(0, cost(0.5, None))
+        if second % every == every - 1:
+            nodes.observe(0, float(published.mean[0]), second >= 60, float(second))
+    assert nodes.head_room[0] <= UNKNOWN + 0.03
 
 
 def test_a_later_process_goes_on_with_what_the_one_before_had_seen():

@@ -635,6 +635,30 @@ def test_nodes_that_take_no_pods_have_no_room_beyond_their_head_room_either():
     assert nodes.beyond == 0.0
 
 
+def test_pods_that_wait_for_each_other_slow_the_pace_until_the_node_has_caught_up():
+    nodes = loads(nodes=1)
+    nodes.give_work(0, cost(0.5, work=100.0), 0.0)
+
+    def rate(wanting, now):
+        nodes.observe(0, 1.0, True, now, wanting)
+        before = float(nodes.tokens(ALL, now)[0])
+        return float(nodes.tokens(ALL, now + 1.0)[0]) - before
+
+    assert rate(1.0, 1.0) == pytest.approx(4.0), "one pod for each core"
+    assert rate(1.6, 2.0) == pytest.approx(4.0 * 0.85)
+    assert [rate(3.0, 3.0), rate(1000.0, 4.0)] == pytest.approx([4.0 * 0.75] * 2), "and never slower"
+    assert rate(0.0, 5.0) == pytest.approx(4.0)
+    assert rate(2.0, 6.0) == pytest.approx(3.0)
+    assert rate(None, 7.0) == pytest.approx(4.0), "what is unknown slows nothing"
+    before = float(nodes.tokens(ALL, 9.0)[0])
+    nodes.observe(0, 1.0, True, 9.0, 2.0)
+    assert nodes.tokens(ALL, 9.0)[0] == pytest.approx(before), "what came before came at the pace of before"
+    nodes.clear(0)
+    nodes.set_node(0, 4.0, 8 * GI)
+    nodes.give_work(0, cost(0.5, work=100.0), 10.0)
+    assert nodes.tokens(ALL, 11.0)[0] - nodes.tokens(ALL, 10.0)[0] == pytest.approx(4.0), "another node's row"
+
+
 @pytest.mark.parametrize(
     ("taken", "waiting", "unpaced"),
     [

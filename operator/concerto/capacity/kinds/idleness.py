@@ -14,6 +14,9 @@ _MAX_BETWEEN_REPORTS_SECONDS = 10.0
 _FULL, _AT_WORK = 0.97, 0.5
 """Utilisation that a filled node should have, and from which its pods have begun to work."""
 
+_RISES = 0.03
+"""By how much utilisation is above that of before where pods have only begun to work: soon there will be less idle."""
+
 
 class Idleness:
     """CPU utilisation of N nodes over their last reports, by row."""
@@ -44,8 +47,10 @@ class Idleness:
             self._at[row], self._used[row] = now, used
         seconds = min(_MAX_BETWEEN_REPORTS_SECONDS, max(0.0, now - self._at[row]))
         self._at[row] = now
+        rises = used > self._used[row] + _RISES
         self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
-        growth: float = _WIDEN_PER_SECOND * seconds * _idle(float(self._used[row]))
+        idle = _idle(float(self._used[row]))
+        growth: float = _WIDEN_PER_SECOND * seconds * (min(idle, 0.0) if rises else idle)
         return growth
 
 

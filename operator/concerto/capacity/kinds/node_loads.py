@@ -218,8 +218,7 @@ class NodeLoads:
         """Pods of that cost that the nodes can take beside what they hold, signed."""
         by_cpu = (self.cpu_left(rows) - held.cpu) / max(cost.share, 1e-6)
         by_memory = (self.memory_left(rows) - held.memory) / max(self.memory_of(cost), 1.0)
-        capacity: Floats = np.minimum(by_cpu, by_memory)
-        return capacity
+        return np.minimum(by_cpu, by_memory)
 
     def fits(self, cost: Cost, rows: Rows, held: Held = NONE_HELD) -> Bools:
         """Which nodes have room for one such pod, whatever their pace.
@@ -306,10 +305,9 @@ class NodeLoads:
         self.settle()
         cpu = self._cpu_part[rows] + cost.share * self._per_core[rows]
         memory = self._memory_part[rows] + self.memory_of(cost) * self._per_byte[rows]
-        commitment: Floats = np.maximum(cpu, memory)
-        return commitment
+        return np.maximum(cpu, memory)
 
-    def observe(self, row: int, used: float, waiting: bool, now: float) -> None:
+    def observe(self, row: int, used: float, waiting: bool, now: float, wanting: float | None = None) -> None:
         """What was measured: a filled node that idles while pods wait is given more head room, one that does not, less.
 
         Args:
@@ -317,12 +315,14 @@ class NodeLoads:
             used: its CPU utilisation, in parts of it.
             waiting: whether pods wait for a place.
             now: seconds.
+            wanting: pods that compute, or wait for a CPU altogether, per core; None if that is unknown.
         """
         left, pods = self.left(row)[0], self.pods[row]
         # There is little room, or none for one more pod like those that are there on average
         little = max(self.settings.overhang * self.cpu[row] / max(pods, 1.0), _LITTLE * (self.cpu[row] + left))
         filled = bool(waiting and pods > 0.0 and left <= little)
         self._head_room.report(row, used, filled, now, self.settings)
+        self._pace.note_wanting(row, wanting)
         self._unsettled.add(row)
 
     def set_waiting(self, cores: float, rows: Rows = slice(None), held: Held = NONE_HELD) -> None:

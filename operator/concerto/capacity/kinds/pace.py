@@ -38,6 +38,7 @@ class Pace:
         self._from: Floats = np.zeros((0, 2))  # when they may be given again
         self._unpaced: Floats = np.zeros(0)  # cores that pods take which are not paced
         self._rate: Floats = np.zeros(0)  # tokens a second
+        self._wanting: Floats = np.zeros(0)  # pods that want a core, per core; 0 where unknown
         self._changed: set[int] = set()  # rows whose rate is that of before: _settle
 
     def grow(self, width: int) -> None:
@@ -45,15 +46,22 @@ class Pace:
         more = max(0, width - len(self._tokens))
         self._tokens = np.concatenate([self._tokens, np.full((more, 2), np.inf)])
         self._at, self._from = (np.concatenate([each, np.zeros((more, 2))]) for each in (self._at, self._from))
-        self._unpaced, self._rate = (np.concatenate([each, np.zeros(more)]) for each in (self._unpaced, self._rate))
+        self._unpaced, self._rate, self._wanting = (
+            np.concatenate([each, np.zeros(more)]) for each in (self._unpaced, self._rate, self._wanting)
+        )
 
     def clear(self, row: int) -> None:
         """The row stands for another node from now on; its pods have been removed."""
-        self._tokens[row], self._at[row], self._unpaced[row] = np.inf, 0.0, 0.0
+        self._tokens[row], self._at[row], self._unpaced[row], self._wanting[row] = np.inf, 0.0, 0.0, 0.0
 
     def note_cores(self, rows: NDArray[np.int64]) -> None:
         """The nodes' pods may use another number of cores."""
         self._changed.update(rows.tolist())
+
+    def note_wanting(self, row: int, pods: float | None) -> None:
+        """So many of the node's pods compute, or wait for a core altogether, per core; None: that is unknown."""
+        self._wanting[row] = pods if pods is not None and pods > 0.0 else 0.0  # NaN is no number either
+        self._changed.add(row)
 
     def add(self, rows: Row, cost: Cost, pods: Floats | float) -> None:
         """So many pods of that cost have come to each of the rows; less than 0: they have ended."""
@@ -97,12 +105,23 @@ class Pace:
         self._tokens[rows] += self._rate[rows, np.newaxis] * waited
         self._at[rows] = np.maximum(self._at[rows], now)
         usable = cores[rows]
-        self._rate[rows] = settings.pace * np.maximum(usable - np.maximum(self._unpaced[rows], 0.0), _LEAST * usable)
+        found = np.maximum(usable - np.maximum(self._unpaced[rows], 0.0), _LEAST * usable)
+        self._rate[rows] = settings.pace * _slowed(self._wanting[rows], settings) * found
         self._update(rows)
 
     def _update(self, rows: Row) -> None:
         seconds_per_token = 1.0 / np.maximum(self._rate[rows], 1e-9)
         self._from[rows] = self._at[rows] - self._tokens[rows] * seconds_per_token[..., np.newaxis]
+
+
+def _slowed(wanting: Floats, settings: KindSettings) -> Floats:
+    """Part of the pace at which nodes are given work on which so many pods want a core, per core.
+
+    A pace that equals what a node does leaves what waits there as it is: as much as was placed at once at the beginning
+    of a Job. A slower one lets the node catch up, and is given up once it has.
+    """
+    slowed: Floats = 1.0 - settings.slower * np.maximum(wanting - settings.crowded, 0.0)
+    return np.maximum(slowed, settings.slowest)
 
 
 def _bucket(cost: Cost, settings: KindSettings) -> int:

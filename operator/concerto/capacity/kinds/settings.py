@@ -18,6 +18,9 @@ class KindSettings:
         max_head_room: what a node is filled to at most, also where it is filled and seen to idle.
         pace: core-seconds of work that a node is given in a second, in parts of the cores that pods may use, less what
             those take of them that are not paced: pods without end, and of unknown kinds.
+        crowded: pods that compute, or wait for a core altogether, per core. With more, a node is given work slower.
+        slower: by how much, in parts of the pace, for each pod per core beyond.
+        slowest: part of the pace that is left in any case: pods may wait for what is no pod, too.
         burst: work that a node may be given at once, in parts of what it does in a pod's life.
         min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
             compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
@@ -46,6 +49,9 @@ class KindSettings:
     steady: float = 0.13
     max_head_room: float = 2.0
     pace: float = 1.0
+    crowded: float = 1.0
+    slower: float = 0.25
+    slowest: float = 0.75
     burst: float = 0.15
     min_burst_seconds: float = 0.6
     light_share: float = 0.125

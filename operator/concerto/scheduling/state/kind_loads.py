@@ -198,11 +198,12 @@ class KindLoads(PodIndex):
         system_cpu = status.system_cpu if status is not None else None
         if system_cpu is None and cpu is not None:
             system_cpu = cpu.non_pod
-        own_memory = loads.memory_bytes[row] * _own(memory.non_pod if memory else None)
-        loads.set_own(row, loads.cores[row] * _own(system_cpu), own_memory)
-        if cpu is not None:
+        own_memory = loads.memory_bytes[row] * _part(memory.non_pod if memory else None)
+        loads.set_own(row, loads.cores[row] * _part(system_cpu), own_memory)
+        if status is not None and cpu is not None:
             # y is half the runnable threads per CPU, up to two of them: from one on no CPU idles
-            loads.observe(row, min(1.0, 2.0 * cpu.usage), self.pods_wait, now)
+            used = min(1.0, 2.0 * cpu.usage) if status.cpu_used is None else _part(status.cpu_used)
+            loads.observe(row, used, self.pods_wait, now, status.pods_wanting)
         return self.gained(row, left)
 
     def recorded(self, cost: Cost, row: int) -> AssignmentCost:
@@ -262,5 +263,5 @@ def _assumed(cost: Cost) -> float:
     return 0.0 if cost.known else cost.share
 
 
-def _own(non_pod: float | None) -> float:
-    return min(max(non_pod or 0.0, 0.0), 1.0)
+def _part(said: float | None) -> float:
+    return min(max(0.0, said or 0.0), 1.0)  # in this order NaN is 0

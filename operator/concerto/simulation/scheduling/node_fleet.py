@@ -42,7 +42,7 @@ class NodeFleet:
         self._rng = rng
         self._nodes = [NodeState(float(c), float(m), touched=now) for c, m in zip(cores, memory_bytes, strict=True)]
         for node in self._nodes:
-            node.memory = self.settings.system_memory_bytes
+            node.memory, node.looks_at = self.settings.system_memory_bytes, float(rng.random())
         self.cores = np.array(cores, dtype=float)
         self.memory_bytes = np.array(memory_bytes, dtype=float)
         self._telemetry = Telemetry(
@@ -160,13 +160,13 @@ class NodeFleet:
         """CPU time that these pods of the node have had so far, fractions of the node times seconds."""
         state = self._nodes[node]
         state.attain(now)
-        found = {}
-        for key in keys:
-            pod = state.pods.get(key)
-            if pod is None:
-                continue
-            found[key] = pod.cpu_time() / state.cores
-        return found
+        return {key: pod.cpu_time() / state.cores for key in keys if (pod := state.pods.get(key)) is not None}
+
+    def pods_wanted(self, node: int, keys: Iterable[Hashable], now: float) -> float:
+        """Seconds in which these pods of the node computed or were held up so far (`RunningPod.wanted`), added up."""
+        state = self._nodes[node]
+        state.attain(now)
+        return sum(pod.wanted() for key in keys if (pod := state.pods.get(key)) is not None)
 
     def pod_measurements(self, node: int, keys: Iterable[Hashable], now: float) -> dict[Any, PodMeasurement]:
         """What the node's agent measures of these pods: CPU time and stalls of their cgroups, life, memory."""
@@ -289,7 +289,7 @@ class NodeFleet:
             state.spikes += 1  # the caller shares the cores anew
             self._push(at + self.settings.spike_seconds, _SPIKE_OFF, pod.node, None)
         pod.reason = reason
-        self._push(at + self._draw(self.settings.end_seconds), _ENDED, pod.node, pod)
+        self._push(state.sees_end_at(at, self.settings), _ENDED, pod.node, pod)
 
     def _ended(self, at: float, node: int, pod: RunningPod | None) -> None:
         """The kubelet shows that the container has ended, and begins to take the pod down."""

@@ -79,8 +79,8 @@ class NodeModelSettings:
     Attributes:
         start_seconds: bounds of the time from the binding to Running on a node that is not full.
         start_when_full_seconds: added on a node at full pressure (Carico, section 2.3.10: 4 s in all).
-        end_seconds: bounds of the time from a container's exit to the kubelet's relist, which runs every second. Then
-            the pod's status shows that its container has ended.
+        end_seconds: bounds of the time from a container's exit to the kubelet's next relist, which shows in the pod's
+            status. The difference is the time between two relists: containers that end between them are seen together.
         teardown_seconds: least time from there until the kubelet has taken the pod down, and its phase is terminal. It
             was 1.0 to 1.3 s for each of 120 pods on quiet real nodes, and as long on average on busy ones: the kubelet
             awaits another relist.

@@ -19,7 +19,7 @@ from concerto.simulation.scheduling.node_telemetry import Rates
 class Group:
     """Pods of a node with one CPU limit per thread: all their threads run at one rate."""
 
-    __slots__ = ("attained", "cap", "finishes", "rate", "stalled", "threads")
+    __slots__ = ("attained", "cap", "finishes", "held_up", "rate", "stalled", "threads")
 
     def __init__(self, cap: float) -> None:
         self.cap = cap  # cores a thread may use at most
@@ -27,6 +27,7 @@ class Group:
         self.rate = 0.0
         # by a pod's number of threads: the mean of `some` and `full` of its own cpu.pressure, summed, in seconds
         self.stalled: dict[int, float] = {}
+        self.held_up: dict[int, float] = {}  # likewise: its ``full``, in seconds
         self.threads = 0
         self.finishes: list[tuple[float, int, RunningPod]] = []
 
@@ -46,6 +47,7 @@ class RunningPod:
         "finish",
         "group",
         "held",
+        "held_up",
         "key",
         "load",
         "measurement",
@@ -79,6 +81,7 @@ class RunningPod:
         self.ran_from = math.inf  # when its container began
         self.until = math.inf  # when it ended
         self.measurement: PodMeasurement | None = None  # the agent's last, once its end has been shown
+        self.held_up = 0.0  # likewise
         self.stalled = 0.0  # over bursts that have ended; during one, less what its group had before it
         self.finish = 0.0  # service attained in its group at which its present burst ends
 
@@ -86,12 +89,14 @@ class RunningPod:
         """Its threads become runnable."""
         self.group, self.computing = group, True
         self.stalled -= group.stalled.setdefault(self.load.threads, 0.0)
+        self.held_up -= group.held_up.setdefault(self.load.threads, 0.0)
         group.threads += self.load.threads
         self.finish = group.attained + self.load.per_thread
 
     def end_burst(self) -> None:
         """Its threads have done their work, or are killed."""
         assert self.group is not None
+        self.held_up += self.group.held_up[self.load.threads]
         self.used, self.stalled, self.computing = self.cpu_time(), self._stalled(), False
         self.group.threads -= self.load.threads
 
@@ -105,6 +110,13 @@ class RunningPod:
         if not self.computing or self.group is None:
             return self.stalled
         return self.stalled + self.group.stalled[self.load.threads]
+
+    def wanted(self) -> float:
+        """Its CPU time, and the seconds in which none of its threads ran though they could: no quota held it back."""
+        if self.load.cpu_limit is not None:
+            return self.cpu_time()
+        group = self.group if self.computing else None
+        return self.cpu_time() + self.held_up + (group.held_up[self.load.threads] if group is not None else 0.0)
 
     def measured(self, now: float) -> PodMeasurement:
         """What its cgroup has shown of it; its node must have been brought up to ``now``."""
@@ -146,7 +158,10 @@ _RUNTIME = -1.0
 
 @dataclass
 class NodeState:
-    """One node: its pods by key, their groups by CPU limit, the runtime's work and spikes, what its agent remembers."""
+    """One node: its pods by key, their groups by CPU limit, the runtime's work and spikes, what its agent remembers.
+
+    ``looks_at`` is when its kubelet looks for ended containers, in parts of the time between two looks.
+    """
 
     cores: float
     memory_bytes: float
@@ -157,6 +172,15 @@ class NodeState:
     pods: dict[Hashable, RunningPod] = field(default_factory=dict)
     starts_and_ends: StartsAndEnds = field(default_factory=StartsAndEnds)
     alive: bool = True
+    looks_at: float = 0.0
+    sharers: float = 0.0  # threads that share the cores
+    free_cores: float = 0.0  # that they share
+
+    def sees_end_at(self, at: float, settings: NodeModelSettings) -> float:
+        """When its kubelet sees that a container has ended at ``at``: when it next looks."""
+        least, most = settings.end_seconds
+        period, soonest = most - least, at + least
+        return soonest + (self.looks_at * period - soonest) % period if period > 0.0 else soonest
 
     def attain(self, now: float) -> None:
         """Advance the service that the threads of each group have had."""
@@ -166,6 +190,7 @@ class NodeState:
             for threads in group.stalled:
                 some, full = 1.0 - group.rate**threads, (1.0 - group.rate) ** threads
                 group.stalled[threads] += (some + full) / 2.0 * elapsed
+                group.held_up[threads] += _none_runs(threads, self.sharers, self.free_cores) * elapsed
         self.touched = now
 
     def group_of(self, load: PodLoad) -> Group:
@@ -187,6 +212,7 @@ class NodeState:
         cores = self.cores * (1.0 - settings.other_cpu)
         free, sharers, throttled = cores, spikes, 1.0
         groups = self.groups
+        self.sharers, self.free_cores = spikes + sum(g.threads for g in groups.values()), cores
         if len(groups) == 1:  # nearly always
             (group,) = groups.values()
             threads += group.threads
@@ -227,3 +253,12 @@ class NodeState:
             if group.finishes and group.rate > 0:
                 soonest = min(soonest, (group.finishes[0][0] - group.attained) / group.rate)
         return now + max(soonest, 0.0)
+
+
+def _none_runs(threads: int, sharers: float, cores: float) -> float:
+    """Probability that no one of a pod's threads runs, where so many threads share the cores, all alike."""
+    none_runs = 1.0
+    while cores > 0.0 and none_runs > 0.0:
+        runs = min(cores, 1.0) * threads / max(sharers, threads)
+        none_runs, sharers, cores = none_runs * max(0.0, 1.0 - runs), sharers - 1.0, cores - 1.0
+    return none_runs

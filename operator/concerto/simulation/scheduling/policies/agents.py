@@ -109,6 +109,8 @@ class Agents:
         self.published: list[Published | None] = [None] * count
         self._version = 0
         self.writes, self.busy_seconds, self._folded_at = 0, 0.0, 0.0
+        self._wanted_by_ended = [0.0] * count  # seconds in which pods wanted a CPU
+        self._wanted = [0.0] * count  # at the last fold
         self._agent = AgentInfo("simulated", "simulated", "Machine", "Inotify")
         self.report: CapacityReport | None = None
 
@@ -124,6 +126,7 @@ class Agents:
             self._start_costs[node].started_or_ended()
         elif change.change is Change.EXITED:
             started = self.running[node].pop(uid, None)
+            self._wanted_by_ended[node] += self.world.fleet.pods_wanted(node, [uid], change.at)
             if started is not None:
                 self.pipeline.pod_ended(node, started, change.at, uid)
                 self._start_costs[node].started_or_ended()
@@ -157,6 +160,11 @@ class Agents:
     def _fold(self, now: float) -> None:
         for node, running in enumerate(self.running):
             self.pipeline.pods_used(node, self.world.fleet.pods_used(node, running, now))
+            wanted = self._wanted_by_ended[node] + self.world.fleet.pods_wanted(node, running, now)
+            if (elapsed := now - self._folded_at) > 0.0:
+                cores = self.world.nodes[node].cores
+                self.pipeline.pods_wanted(node, (wanted - self._wanted[node]) / elapsed / cores)
+            self._wanted[node] = wanted
         self.busy_seconds += sum(map(bool, self.running)) * (now - self._folded_at)
         self._folded_at = now
         self.report = report = self.pipeline.fold(now, self.published_cluster)
