@@ -138,11 +138,14 @@ def conclude(runs: Sequence[Run], docs: Path | None) -> None:
     verdicts = report.goals(found)
     for sentence, holds in verdicts:
         say(f"{'holds ' if holds else 'MISSED'} {sentence}")
+    speed = report.at_one_speed(found)
+    say(f"{speed[0].upper()}{speed[1:]}.")
     for path in draw(found, PICTURES):
         say(f"picture: {path.relative_to(REPOSITORY)}")
     say(f"all runs: {RESULTS.relative_to(REPOSITORY)}")
     if docs is not None:
         held = [f"- {sentence}{'' if holds else ': **missed**'}" for sentence, holds in verdicts]
+        held.append(f"- {speed}")
         write_section(docs, "compare", [origin("make compare", RESULTS) + ".", "", *lines, "", *held])
         say(f"table: {docs}")
 

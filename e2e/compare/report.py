@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from e2e.compare.observation import Run
 from e2e.compare.workloads import CONCERTO, WORKLOADS
@@ -30,6 +30,8 @@ class Figures:
         pods: mean seconds of a pod, by round.
         deviation: of a pod's seconds within a round, its median over the rounds.
         max_on_node: over all rounds.
+        core_seconds: CPU time that a pod took, by round. All rounds have the same work, so that it shows how fast the
+            machine was.
     """
 
     scheduler: str
@@ -37,6 +39,7 @@ class Figures:
     pods: Sequence[float]
     deviation: float
     max_on_node: int
+    core_seconds: Sequence[float]
 
     @property
     def job(self) -> float:
@@ -58,7 +61,17 @@ class Figures:
             [run.pod_mean for run in runs],
             statistics.median(deviations) if deviations else math.inf,
             max(run.max_on_node for run in runs),
+            [run.core_seconds_per_pod for run in runs],
         )
+
+    @property
+    def at_one_speed(self) -> Figures:
+        """The same in times of the CPU time that a pod took in that round."""
+        jobs, pods = (
+            [seconds / max(core_seconds, 1e-3) for seconds, core_seconds in zip(of, self.core_seconds, strict=True)]
+            for of in (self.jobs, self.pods)
+        )
+        return replace(self, jobs=jobs, pods=pods)
 
 
 @dataclass(frozen=True)
@@ -166,6 +179,25 @@ def goals(found: Sequence[Cell]) -> list[tuple[str, bool]]:
         _goal("pods, greatest of all cells", max(pod), POD_LIMIT),
         _goal("containers on a node, greatest of all cells", max(node), NODE_LIMIT),
     ]
+
+
+def at_one_speed(found: Sequence[Cell]) -> str:
+    """How the medians are if each run's seconds are divided by what a pod's work took in it, in words.
+
+    Other machines on the same hardware make this one slower at times, for minutes. Pods that are many at a time may
+    take more CPU time for their work, and that is taken for a slow machine here, too.
+    """
+    same = [
+        Cell(cell.workload, cell.pods, cell.concerto.at_one_speed, [each.at_one_speed for each in cell.sweep])
+        for cell in found
+    ]
+    job, pod = ([getattr(cell, ratio) for cell in same] for ratio in ("job_ratio", "pod_ratio"))
+    speeds = [max(f.core_seconds) / max(min(f.core_seconds), 1e-3) for c in found for f in (c.concerto, *c.sweep)]
+    return (
+        f"the machine's speed differed by up to {max(speeds) - 1:.0%} between runs of the same pods; with each run's "
+        f"seconds divided by the CPU time that a pod took in it, the medians are {statistics.median(job):.2f} (job) "
+        f"and {statistics.median(pod):.2f} (pods), the greatest {max(job):.2f} and {max(pod):.2f}"
+    )
 
 
 def _goal(what: str, figure: float, limit: float) -> tuple[str, bool]:

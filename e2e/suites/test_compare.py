@@ -16,7 +16,7 @@ from e2e.compare import beside_server, calibrate, latency
 from e2e.compare.__main__ import missing, plan, within
 from e2e.compare.calibrate import Plant
 from e2e.compare.observation import PodTimes, Run, max_on_node, teardown_seconds, times_of
-from e2e.compare.report import cells, goals, table
+from e2e.compare.report import at_one_speed, cells, goals, table
 from e2e.compare.shell_work import steps_per_second
 from e2e.compare.workloads import CONCERTO, WORKLOADS, Part
 
@@ -44,6 +44,24 @@ def a_pod(job: str, phase: str = "Succeeded") -> dict[str, Any]:
 def test_a_pod_lasts_from_podscheduled_to_the_end_of_its_container() -> None:
     (found,) = times_of([a_pod("ours"), a_pod("other"), a_pod("ours", "Running")], ["ours"])
     assert (found.node, found.ended - found.scheduled, found.ended - found.started) == ("n1", 6.0, 4.0)
+
+
+def test_a_machine_that_is_slow_for_a_while_makes_no_difference_at_one_speed() -> None:
+    """Concerto takes 0.9 times as long at each speed of the machine, and pods half as long."""
+    speeds = {CONCERTO: (1.0, 1.0, 0.5), "200m": (0.5, 1.0, 1.0)}
+    runs = [
+        replace(
+            a_run(scheduler, (90.0 if scheduler == CONCERTO else 100.0) / speed, [of / speed], round=number),
+            core_seconds_per_pod=2.0 / speed,
+        )
+        for scheduler, of in ((CONCERTO, 3.0), ("200m", 6.0))
+        for number, speed in enumerate(speeds[scheduler], start=1)
+    ]
+    found = cells(runs)
+    assert "differed by up to 100%" in at_one_speed(found)
+    assert "medians are 0.90 (job) and 0.50 (pods), the greatest 0.90 and 0.50" in at_one_speed(found)
+    slower = [replace(r, core_seconds_per_pod=4.0) if r.scheduler == CONCERTO else r for r in runs]
+    assert "medians are 0.45 (job)" in at_one_speed(cells(slower)), "it is each scheduler's own CPU time that counts"
 
 
 def test_teardown_is_what_lies_between_the_containers_end_and_the_terminal_phase_in_a_watch() -> None:
