@@ -156,7 +156,7 @@ def test_families_are_not_judged_by_a_start_up_time_that_does_not_count(option, 
 
 
 WITHOUT_EFFECT = {
-    "a policy of families": (["--families", "--policy", "Auto"], "--policy"),
+    "a policy to choose settings of": (["--cross-validate", "--policy", "Auto"], "--policy"),
     "plots of families": (["--cross-validate", "--plots"], "--plots"),
     "a pattern of families": (["--families", "--pattern", "steady"], "--pattern"),
     "a target of families": (["--families", "--target", "60"], "--target"),

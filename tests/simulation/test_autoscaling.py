@@ -11,7 +11,7 @@ from scipy import stats
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.evaluation import RESCALES_GOAL, Cell, Plan, cells, figures, verdict
 from concerto.simulation.autoscaling.plant import Plant, PlantSettings
-from concerto.simulation.autoscaling.policies import Forecasting, Perfect, Reactive, Static
+from concerto.simulation.autoscaling.policies import Foresight, Forecasting, Perfect, Reactive, Static
 from concerto.simulation.autoscaling.run import Experiment, run
 from concerto.simulation.autoscaling.statistics import holm, upper_tail
 from concerto.simulation.autoscaling.statistics import tested as student
@@ -119,6 +119,16 @@ def test_a_rise_is_met_earlier_by_a_forecast_and_earliest_by_one_that_knows():
     judged = verdict([cell], "perfect forecast")
     assert judged.worse == []
     assert [m for m in judged.short if m.violations > 0.5 or m.pod_minutes > 1.1] == [], "it may rescale often"
+
+
+@pytest.mark.parametrize("startup", [30.0, 300.0])
+def test_who_knows_the_next_five_minutes_needs_fewer_pods_and_violates_less(startup):
+    """Also where pods take five minutes to start. A bound that forecasts could exceed would be none."""
+    plan = Plan(seeds=4, startups=(startup,), patterns=("jagged-edge",))
+    (cell,) = cells(plan, lambda: [Reactive(), Forecasting(), Foresight()])
+    table = figures(cell)
+    assert table["next 5 minutes known"]["violationsRatio"] < min(0.5, table["Auto"]["violationsRatio"] + 0.05)
+    assert table["next 5 minutes known"]["podMinutesRatio"] < 1.0
 
 
 def test_only_cells_with_a_goal_are_judged():

@@ -6,6 +6,7 @@ import pytest
 from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.cli.evaluate_autoscaling import trial_of
+from concerto.cli.main import main
 from concerto.simulation.autoscaling.cross_validation import (
     Totals,
     Trial,
@@ -92,3 +93,11 @@ def test_families_have_as_many_members_as_are_asked_for_and_folds_at_most_so_man
     whole, fold = trial_of(plan, [windows]), trial_of(plan, [windows], 4)
     assert (whole.members, len(whole.traces["trace"]), whole.startups) == (8, 16, (135.0,))
     assert (fold.members, len(fold.traces["trace"])) == (4, 4)
+
+
+def test_families_are_shown_under_the_policy_that_is_asked_for(tmp_path, capsys):
+    options = ["--seeds", "2", "--startup", "30", "--policy", "static", "--output", str(tmp_path)]
+    assert main(["evaluate-autoscaling", "--families", *options]) == 0
+    said = capsys.readouterr().out
+    assert "static; start-up 30 s" in said
+    assert sum(line.startswith("  flat ") for line in said.splitlines()) == 1

@@ -19,6 +19,7 @@ from concerto.api.arguments import number, whole_number
 from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.simulation.autoscaling.cross_validation import (
     GRID,
+    Judged,
     Totals,
     Trial,
     candidates,
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="of a trace before its first window, where it is long enough (default 3; 0: none is needed)",
     )
-    parser.add_argument("--policy", action="append", help="only these, beside HPA v2")
+    parser.add_argument("--policy", action="append", help="only these, beside HPA v2; of families: instead of Auto")
     parser.add_argument(
         "--target", type=whole_number(1, 100, "50"), default=50, help="CPU utilisation target in percent (default 50)"
     )
@@ -145,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"concerto evaluate-autoscaling: {error}", file=sys.stderr)
         return 2
     if args.families:
-        return run_families(plan, read)
+        return run_families(plan, read, [p for p in all_policies() if p.name in (args.policy or ["Auto"])])
     if args.cross_validate:
         return run_cross_validation(plan, read)
     done = []
@@ -179,7 +180,7 @@ def _contradiction(args: argparse.Namespace) -> str | None:
     if args.startup and max(args.startup) < EXEMPT_SECONDS:
         return f"--startup: families are judged by start-up times of {EXEMPT_SECONDS:g} s and more: give such a one"
     families_lack = {
-        "--policy": args.policy,
+        "--policy": args.policy and args.cross_validate,
         "--pattern": args.pattern,
         "--plots": args.plots,
         "--target": args.target != Plan.target_percent,
@@ -198,11 +199,17 @@ def trial_of(plan: Plan, traces: Sequence[tuple[Traffic, ...]], max_members: int
     return Trial(startups, members, 3600.0, {w[0].name: w[:max_members] for w in traces})
 
 
-def run_families(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> int:
-    """Print each family under the settings in use, beside HPA v2."""
+def run_families(plan: Plan, traces: Sequence[tuple[Traffic, ...]], policies: Sequence[Reactive]) -> int:
+    """Print each family under each policy, beside HPA v2."""
     trial = trial_of(plan, traces)
-    judged = judge(trial, Forecasting())
-    print(f"\nsettings in use; start-up {', '.join(f'{s:g}' for s in trial.startups)} s")
+    for policy in policies:
+        print_families(policy.name, judge(trial, policy), trial)
+    return 0
+
+
+def print_families(policy: str, judged: Sequence[Judged], trial: Trial) -> None:
+    """A table of one policy."""
+    print(f"\n{policy}; start-up {', '.join(f'{s:g}' for s in trial.startups)} s")
     print(
         f"  {'family':34}{'violations':>11}{'HPA v2':>8}{'pods':>7}{'rescales':>9}{'HPA v2':>8}{'z-sum':>8}{'± se':>7}"
     )
@@ -217,8 +224,7 @@ def run_families(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> int:
     for name, chosen in (("together", judged), ("traces", [j for j in judged if j.family in (trial.traces or {})])):
         if chosen:
             ours, base = total(chosen)
-            print(f"{name}: {_ratios_in_words(ours, base)}")
-    return 0
+            print(f"{name}: {_ratios_in_words(ours, base)}", flush=True)
 
 
 def _ratios_in_words(ours: Totals, base: Totals) -> str:

@@ -105,6 +105,35 @@ class ExactTrend(Perfect):
         return [Floor(math.ceil(need - 1e-9), self.name) for need in now + rise]
 
 
+class Foresight(Reactive):
+    """Knows the load of the next five minutes, and decides alone: the most that a forecast so far ahead could reach.
+
+    Pods are ready before the load comes, and stay where the next five minutes need them again; metrics, noise and the
+    down window cost nothing. How many requests come by chance it does not know.
+    """
+
+    name = "next 5 minutes known"
+    reactive = False
+    start_up_aware = True
+    ahead_seconds = 300.0
+
+    def start(self, experiment: Experiment) -> None:
+        """Know the traffic, for as long as pods take to start at least."""
+        super().start(experiment)
+        self._experiment = experiment
+        self._ahead = max(self.ahead_seconds, experiment.plant.startup_seconds + _half_sync(experiment))
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """As many as carry the highest load of that time at the target."""
+        ahead = sync.now + np.linspace(0.0, self._ahead, 32)
+        most = self._experiment.demand(ahead).max(axis=1)
+        return [Floor(math.ceil(need - 1e-9), self.name, replaces=True) for need in most]
+
+    def bounds(self, bounds: Bounds, row: int) -> Bounds:
+        """Without a down window."""
+        return replace(bounds, controller=replace(bounds.controller, downscale_stabilization_seconds=0.0))
+
+
 class McNaughton(Reactive):
     """McNaughton's rule as written: a line through the last three minutes of mean utilisation; slope <= 0: reactive.
 
@@ -275,6 +304,7 @@ def all_policies() -> list[Reactive]:
         Forecasting("Auto, read from agents", metrics_age_seconds=AGENTS_AGE_SECONDS),
         ExactTrend(),
         Perfect(),
+        Foresight(),
     ]
 
 
