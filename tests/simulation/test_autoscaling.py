@@ -11,7 +11,7 @@ from scipy import stats
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.evaluation import RESCALES_GOAL, Cell, Plan, cells, figures, verdict
 from concerto.simulation.autoscaling.plant import Plant, PlantSettings
-from concerto.simulation.autoscaling.policies import Foresight, Forecasting, Perfect, Reactive, Static
+from concerto.simulation.autoscaling.policies import Forecasting, Foresight, Perfect, Reactive, Static
 from concerto.simulation.autoscaling.run import Experiment, run
 from concerto.simulation.autoscaling.statistics import holm, upper_tail
 from concerto.simulation.autoscaling.statistics import tested as student
