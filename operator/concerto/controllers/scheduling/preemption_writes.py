@@ -22,6 +22,11 @@ from concerto.scheduling.preemption.victims import Victims
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
+
+MAX_WRITES = 256
+"""Of one preemption that wait for their places, which are fewer: a PodGroup that is evicted as a whole may have tens of
+thousands of pods."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,8 @@ class PreemptionWrites:
 
     async def _evict(self, evictions: Sequence[Eviction], is_needed: Callable[[], bool]) -> None:
         mark = self._writer.mark
-        marked = await all_of(
-            *(self._noting_refusal(each, mark(each.victim, each.pod, is_needed)) for each in evictions)
+        marked = await for_each(
+            evictions, lambda each: self._noting_refusal(each, mark(each.victim, each.pod, is_needed))
         )
         for _ in range(marked.count(False)):
             self._context.metrics.preemption_victims.labels("gone").inc()
@@ -120,9 +125,9 @@ class PreemptionWrites:
         left.sort(key=lambda each: times(each.victim.uid), reverse=True)
         first, others = left[:1], left[1:]
         check = self._writer.check_deletion
-        await all_of(*(self._noting_refusal(each, check(each.victim, is_needed)) for each in others))
+        await for_each(others, lambda each: self._noting_refusal(each, check(each.victim, is_needed)))
         for deletions in (first, others):
-            await all_of(*(self._noting_refusal(each, self._delete(each, is_needed)) for each in deletions))
+            await for_each(deletions, lambda each: self._noting_refusal(each, self._delete(each, is_needed)))
 
     async def _delete(self, eviction: Eviction, is_needed: Callable[[], bool]) -> None:
         evicted = await self._writer.delete(eviction.victim, is_needed)
@@ -199,6 +204,28 @@ async def all_of(*work: Coroutine[Any, Any, _T]) -> list[_T]:
     results: list[_T] = []
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+async def for_each(items: Sequence[_Item], work: Callable[[_Item], Coroutine[Any, Any, _T]]) -> list[_T]:
+    """`all_of` for many items: no more than ``MAX_WRITES`` are worked on at a time, and others get their turns."""
+    outcomes: dict[int, _T | Exception] = {}
+    left = enumerate(items)
+
+    async def take_turns() -> None:
+        for index, item in left:
+            try:
+                outcomes[index] = await work(item)
+            except Exception as error:
+                outcomes[index] = error
+            await asyncio.sleep(0)  # what is not needed any more ends at once
+
+    await asyncio.gather(*(take_turns() for _ in range(min(MAX_WRITES, len(items)))))
+    results: list[_T] = []
+    for _, outcome in sorted(outcomes.items()):
+        if isinstance(outcome, Exception):
             raise outcome
         results.append(outcome)
     return results
