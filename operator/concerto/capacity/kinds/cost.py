@@ -28,7 +28,7 @@ _MEMORY_DEVIATIONS = 2.0
 _MAX_PEAK = 1024.0
 """Cores that a pod uses while it computes, at most: beside much larger numbers a float has no place for others."""
 _OWN = 2
-"""Groups of a kind that no pods of other workloads are in: the kind and its workload."""
+"""Groups of a kind before those of its images: the kind, and its workload with those that are called alike."""
 _LIKE = 4
 """Groups of a kind whose pods are like it: the kind, its workload, its images in the namespace, its images."""
 _PRIOR_WEIGHT = (0.5, 0.5, 0.5, 0.25)
