@@ -143,7 +143,9 @@ class Transport:
                 proxy=self._config.proxy_url,
                 allow_redirects=False,
             ) as response:
-                payload = await _payload(response, max_bytes, str(request))
+                payload = await read_body(response.content, max_bytes)
+                if payload is None:
+                    raise TooLarge(f"{request}: the answer is larger than {max_bytes} bytes")
                 return Answer(response.status, payload, _retry_after(response))
 
         credentials = await self._credentials.current()
@@ -223,6 +225,16 @@ async def read_refusal(response: aiohttp.ClientResponse, timeout_seconds: float)
     return Answer(response.status, payload, _retry_after(response))
 
 
+async def read_body(content: aiohttp.StreamReader, max_bytes: int | None) -> bytes | None:
+    """The whole body of an answer, held once; None if it has more than ``max_bytes``."""
+    body = BytesIO()  # to join its pieces would hold it twice
+    async for piece in content.iter_any():
+        body.write(piece)
+        if max_bytes is not None and body.tell() > max_bytes:
+            return None
+    return body.getvalue()
+
+
 async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[list[bytes]]:
     """The whole lines of a stream, of any length, in batches as they arrive.
 
@@ -292,15 +304,6 @@ def _headers(credentials: Credentials, content_type: str | None) -> dict[str, st
     if content_type:
         headers["Content-Type"] = content_type
     return headers
-
-
-async def _payload(response: aiohttp.ClientResponse, max_bytes: int | None, what: str) -> bytes:
-    payload = BytesIO()  # to join its pieces would hold it twice
-    async for piece in response.content.iter_any():
-        payload.write(piece)
-        if max_bytes is not None and payload.tell() > max_bytes:
-            raise TooLarge(f"{what}: the answer is larger than {max_bytes} bytes")
-    return payload.getvalue()
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:

@@ -7,12 +7,12 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import aiohttp
 
 from concerto.kube.connection_problems import connection_problem
+from concerto.kube.transport import read_body
 
 WHOLE_ANSWERS = {"partial_response": "false", "deny_partial_response": "1"}
 """Parameters of queries by which Thanos and VictoriaMetrics answer with an error where they miss a part of the data.
@@ -146,10 +146,8 @@ def missing_data(answer: Mapping[str, Any]) -> str:
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    body = BytesIO()  # to join its pieces would hold it twice
-    async for chunk in response.content.iter_any():
-        body.write(chunk)
-        if body.tell() > max_bytes:
-            most = f"{max_bytes >> 20} MiB" if max_bytes >= 2**20 else f"{max_bytes >> 10} KiB"
-            raise SourceError("BadAnswer", f"an answer of more than {most}")
-    return body.getvalue()
+    body = await read_body(response.content, max_bytes)
+    if body is None:
+        most = f"{max_bytes >> 20} MiB" if max_bytes >= 2**20 else f"{max_bytes >> 10} KiB"
+        raise SourceError("BadAnswer", f"an answer of more than {most}")
+    return body

@@ -201,17 +201,12 @@ class PreemptionTasks:
 
 async def all_of(*work: Coroutine[Any, Any, _T]) -> list[_T]:
     """Do all of it, whatever becomes of the rest; raises the first error when all of it has ended."""
-    results: list[_T] = []
-    for outcome in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-        results.append(outcome)
-    return results
+    return _results(await asyncio.gather(*work, return_exceptions=True))
 
 
 async def for_each(items: Sequence[_Item], work: Callable[[_Item], Coroutine[Any, Any, _T]]) -> list[_T]:
     """`all_of` for many items: no more than ``MAX_WRITES`` are worked on at a time, and others get their turns."""
-    outcomes: dict[int, _T | Exception] = {}
+    outcomes: dict[int, _T | BaseException] = {}
     left = enumerate(items)
 
     async def take_turns() -> None:
@@ -223,9 +218,14 @@ async def for_each(items: Sequence[_Item], work: Callable[[_Item], Coroutine[Any
             await asyncio.sleep(0)  # what is not needed any more ends at once
 
     await asyncio.gather(*(take_turns() for _ in range(min(MAX_WRITES, len(items)))))
+    return _results(outcomes[index] for index in range(len(items)))
+
+
+def _results(outcomes: Iterable[_T | BaseException]) -> list[_T]:
+    """All of them; raises the first that is an error."""
     results: list[_T] = []
-    for _, outcome in sorted(outcomes.items()):
-        if isinstance(outcome, Exception):
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
             raise outcome
         results.append(outcome)
     return results

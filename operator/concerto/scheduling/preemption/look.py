@@ -22,7 +22,7 @@ NO_VICTIMS = "No preemption victims found for incoming pod"
 
 MAX_VICTIMS = 1000
 """Pods of a node that may be evicted for one pod, those that came last if there are more: a look takes 0.1 ms for each,
-and whoever may create pods can name one node in any number of them."""
+and everybody who may create pods may name one node in thousands of them."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from concerto.api.pod import PodView
 from concerto.controllers.autoscaling.sources.resource import PodUsage
 from concerto.kube import KubeError, Object
 from concerto.kube.connection_problems import connection_problem
+from concerto.kube.transport import read_body
 
 _PATH = "/metrics/resource"
 _LINE = re.compile(
@@ -370,9 +370,7 @@ def read_answer(text: str, wanted: Container[ContainerKey]) -> dict[ContainerKey
 
 
 async def _body(content: aiohttp.StreamReader, largest: int) -> str:
-    body = BytesIO()
-    async for piece in content.iter_any():
-        body.write(piece)
-        if body.tell() > largest:
-            raise ValueError(f"it answers more than {largest} bytes")
-    return body.getvalue().decode()
+    body = await read_body(content, largest)
+    if body is None:
+        raise ValueError(f"it answers more than {largest} bytes")
+    return body.decode()
