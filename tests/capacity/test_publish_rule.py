@@ -383,11 +383,15 @@ LATER = {"observed_pod_uids": ("a", "b", "c"), "capacity": 1.0}
         ({"observed_generation": 9}, BY_KIND, 1.0, "Conditions"),
         ({"system_cpu": 0.13}, BY_KIND, 1.0, "Usage"),
         ({"system_cpu": 0.13}, BY_KIND, 0.9, None),
+        ({"pods_wanting": 1.7}, BY_KIND, 10.0, "Usage"),
+        ({"pods_wanting": 1.7}, BY_KIND, 9.9, None),
+        ({"pods_wanting": 1.6}, BY_KIND, 10.0, None),
+        ({"pods_wanting": None}, BY_KIND, 10.0, "Usage"),
         ({"resources": (OLD.resources[0], ResourceStatus("memory", 0.3, 0.1, 0.1, 0.25))}, BY_KIND, 1.0, "Usage"),
     ],
 )
 def test_where_pods_are_placed_by_kind_pods_and_units_wait(changes, settings, seconds, reason):
-    before = replace(OLD, system_cpu=0.02)
+    before = replace(OLD, system_cpu=0.02, pods_wanting=1.45)
     old = Published(before, 0.0, 0.0, 30.0)
     assert should_publish(old, replace(before, **changes), seconds, settings, seconds) == reason
 

@@ -35,6 +35,8 @@ class PublishSettings:
         spare: change of the CPU share left for regular pods that is worth a write.
         system: change of what a node takes of its CPUs or its memory for itself that is worth a write; fraction of it.
         usage: change of a resource's usage, or of its mean over a window, that is worth a write; fraction of the node.
+        pods_wanting: change of the number of pods that want a core, per core, that is worth a write: the pace at which
+            the node is given work follows it.
         jitter: each heartbeat is drawn anew within this share around ``spec.heartbeat``, so that the nodes of a cluster
             that restarted as a whole drift apart.
         subspace: change of the local model that is worth a write: the distance that the vector of RMS usage along the
@@ -58,6 +60,7 @@ class PublishSettings:
     spare: float = 0.1
     system: float = 0.1
     usage: float = 0.05
+    pods_wanting: float = 0.2
     jitter: float = 0.05
     subspace: float = 0.05
     kind_share: float = 0.05
@@ -140,7 +143,7 @@ def should_publish(
     spare = abs(new.spare_share - old.status.spare_share) >= settings.spare
     if spare or capacity_moved(old.status.capacity, new.capacity, settings):
         return "Capacity"
-    if usage_moved(old.status, new, settings.usage):
+    if usage_moved(old.status, new, settings.usage) or wanting_moved(old.status, new, settings.pods_wanting):
         return "Usage"
     return "Heartbeat" if now >= old.due else None
 
@@ -152,10 +155,7 @@ def capacity_moved(old: float, new: float, settings: PublishSettings) -> bool:
 
 def system_moved(old: NodeCapacityStatus, new: NodeCapacityStatus, change: float) -> bool:
     """Whether less or more of the node is left for pods: what it takes for itself has moved, came or went."""
-    return any(
-        (was is None) != (now is None) or (was is not None and now is not None and abs(now - was) >= change)
-        for was, now in zip(_system(old), _system(new))
-    )
+    return any(_moved(was, now, change) for was, now in zip(_system(old), _system(new)))
 
 
 def _system(status: NodeCapacityStatus) -> tuple[float | None, float | None]:
@@ -167,6 +167,15 @@ def usage_moved(old: NodeCapacityStatus, new: NodeCapacityStatus, change: float)
     before = {r.name: r.usage for r in old.resources} | {(w.resource, w.window): w.average for w in old.windows}
     after = {r.name: r.usage for r in new.resources} | {(w.resource, w.window): w.average for w in new.windows}
     return before.keys() != after.keys() or any(abs(after[key] - before[key]) >= change for key in after)
+
+
+def wanting_moved(old: NodeCapacityStatus, new: NodeCapacityStatus, change: float) -> bool:
+    """Whether the node would be given work at another pace: more or fewer pods want a core, or that became known."""
+    return _moved(old.pods_wanting, new.pods_wanting, change)
+
+
+def _moved(was: float | None, now: float | None, change: float) -> bool:
+    return (was is None) != (now is None) or (was is not None and now is not None and abs(now - was) >= change)
 
 
 def should_publish_subspace(
