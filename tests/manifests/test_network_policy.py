@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -59,6 +61,9 @@ def may(direction: str, ours: str, other: str, port: int, protocol: str = "TCP")
         (("Egress", OPERATOR, NO_POD, 16443), True),  # MicroK8s; minikube has 8443
         (("Egress", OPERATOR, POD, 9090), True),
         (("Egress", OPERATOR, NO_POD, 9090), False),
+        (("Egress", OPERATOR, POD, 2020), True),  # a load watcher
+        (("Egress", OPERATOR, NO_POD, 2020), False),
+        (("Egress", AUTOSCALER, POD, 2020), False),
         (("Egress", OPERATOR, POD, 53, "UDP"), True),
         (("Egress", OPERATOR, POD, 5353, "UDP"), True),  # OpenShift's DNS
         (("Egress", OPERATOR, AGENT, 9102), False),
@@ -82,6 +87,18 @@ def may(direction: str, ours: str, other: str, port: int, protocol: str = "TCP")
 )
 def test_who_reaches_what(what, allowed):
     assert may(*what) == allowed
+
+
+@pytest.mark.parametrize(
+    ("ours", "page", "key"),
+    [(OPERATOR, "load-aware.md", "address: "), (AUTOSCALER, "install.md", "--autoscaling-prometheus-url=")],
+)
+def test_a_provider_at_an_address_that_a_page_shows_is_reached(ours, page, key):
+    text = (REPOSITORY / "docs" / page).read_text()
+    shown = re.findall(rf"{key}\"?(https?://[^\s\"}}]+)", text)
+    assert shown
+    for url in map(urlsplit, shown):
+        assert may("Egress", ours, POD, url.port or {"http": 80, "https": 443}[url.scheme]), url
 
 
 def test_every_port_that_a_pod_of_ours_serves_is_let_through_and_no_other():
