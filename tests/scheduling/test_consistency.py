@@ -3,7 +3,7 @@
 import pytest
 
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.scheduling.consistency import consistency_condition
+from concerto.scheduling.consistency import Heartbeat, consistency_condition
 from support.crd_schemas import REPOSITORY, documents, stored_spec
 
 
@@ -59,6 +59,27 @@ def test_what_works_against_each_other_is_named(spec, reason):
     condition = consistency_condition(ProfileSettings.from_raw(stored))
     assert (condition.type, condition.reason) == ("SettingsConsistent", reason)
     assert condition.status == ("True" if reason == "Consistent" else "False")
+
+
+PROMETHEUS = {"type": "Prometheus", "prometheus": {"address": "http://p", "exporter": "NodeExporter"}}
+STALENESS = {
+    "the defaults": ({}, 30.0, "Consistent"),
+    "no agent yet": ({"staleAfter": "1s"}, None, "Consistent"),
+    "two heartbeats": ({"staleAfter": "1m"}, 30.0, "Consistent"),
+    "less than two heartbeats": ({"staleAfter": "59s"}, 30.0, "StaleTooSoon"),
+    "a node with the longest heartbeat": ({}, 300.0, "StaleTooSoon"),
+    "two polls": (scores(TLP) | {"metricProvider": PROMETHEUS | {"interval": "150s"}}, 30.0, "Consistent"),
+    "less than two polls": (scores(TLP) | {"metricProvider": PROMETHEUS | {"interval": "10m"}}, 30.0, "StaleTooSoon"),
+}
+
+
+@pytest.mark.parametrize(("spec", "heartbeat", "reason"), STALENESS.values(), ids=STALENESS)
+def test_telemetry_that_is_too_old_before_the_next_report_is_named(spec, heartbeat, reason):
+    settings = ProfileSettings.from_raw(stored_spec("SchedulingProfile", {"schedulerName": "x"} | spec))
+    condition = consistency_condition(settings, None if heartbeat is None else Heartbeat("n1", heartbeat))
+    assert condition.reason == reason
+    if reason == "StaleTooSoon" and "metricProvider" not in spec:
+        assert "node n1" in condition.message
 
 
 def test_all_of_it_is_said():

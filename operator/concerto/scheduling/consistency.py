@@ -21,6 +21,8 @@ _SPREAD = {"Capacity", "LoadVariationRiskBalancing"}
 WITHOUT_REQUESTS = {"TargetLoadPacking", "LoadVariationRiskBalancing"}
 """Scores that requests work against. Of LowRiskOverCommitment, which compares risks, they do not: references.md."""
 BY_REQUESTS = {"NodeResourcesFit", "NodeResourcesBalancedAllocation"}
+_REPORTS_WITHIN_STALE_AFTER = 2
+"""Reports that are due before the last one is too old: one of them may be late."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,39 @@ class Contradiction:
     message: str
 
 
-def contradictions(settings: ProfileSettings) -> tuple[Contradiction, ...]:
-    """What works against each other in a profile, the gravest first."""
-    return (*_opposed(settings.scores), *_load_and_requests(settings.scores), *_ranges(settings))
+@dataclass(frozen=True)
+class Heartbeat:
+    """How often the agent of a node reports at least.
+
+    Attributes:
+        node: its name.
+        seconds: ``spec.heartbeat`` of its NodeCapacity.
+    """
+
+    node: str
+    seconds: float
 
 
-def consistency_condition(settings: ProfileSettings | None) -> Condition:
-    """Condition SettingsConsistent of a profile; Unknown of one whose spec can't be used."""
+def contradictions(settings: ProfileSettings, longest: Heartbeat | None = None) -> tuple[Contradiction, ...]:
+    """What works against each other in a profile, the gravest first; `consistency_condition` names the arguments."""
+    return (
+        *_opposed(settings.scores),
+        *_stale_too_soon(settings, longest),
+        *_load_and_requests(settings.scores),
+        *_ranges(settings),
+    )
+
+
+def consistency_condition(settings: ProfileSettings | None, longest: Heartbeat | None = None) -> Condition:
+    """Condition SettingsConsistent of a profile.
+
+    Args:
+        settings: its spec; None if that can't be used, and the condition is Unknown.
+        longest: the longest heartbeat of all nodes; None while no agent has reported.
+    """
     if settings is None:
         return Condition("SettingsConsistent", "Unknown", "InvalidSpec", "The spec can't be used.")
-    found = contradictions(settings)
+    found = contradictions(settings, longest)
     if not found:
         return Condition("SettingsConsistent", "True", "Consistent", "No settings work against each other.")
     return Condition("SettingsConsistent", "False", found[0].reason, " ".join(each.message for each in found))
@@ -70,6 +95,24 @@ def _load_and_requests(scores: tuple[ScoreSettings, ...]) -> Iterator[Contradict
             "LoadAndRequests",
             f"{_words(by_requests)} compares requests, which {_words(by_load)} is to correct by load: Trimaran advises "
             "to remove the scores by requests. spec.load.requestsStrategy decides while metrics are missing.",
+        )
+
+
+def _stale_too_soon(settings: ProfileSettings, longest: Heartbeat | None) -> Iterator[Contradiction]:
+    stale, provider = settings.stale_after_seconds, settings.metric_provider
+    bound = f"spec.staleAfter is {stale:g} s"
+    if longest is not None and stale < _REPORTS_WITHIN_STALE_AFTER * longest.seconds:
+        yield Contradiction(
+            "StaleTooSoon",
+            f"{bound}, and the agent of node {longest.node} may report only every {longest.seconds:g} s "
+            "(spec.heartbeat of its NodeCapacity): its telemetry counts as missing in between. Set spec.staleAfter to "
+            "several heartbeats, or shorten spec.heartbeat.",
+        )
+    if provider.type != "Agents" and stale < _REPORTS_WITHIN_STALE_AFTER * provider.interval_seconds:
+        yield Contradiction(
+            "StaleTooSoon",
+            f"{bound}, and spec.metricProvider.interval is {provider.interval_seconds:g} s: metrics count as missing "
+            "between two polls. Set spec.staleAfter to several intervals, or shorten the interval.",
         )
 
 

@@ -15,7 +15,7 @@ from concerto.kube import Conflict
 from concerto.kube.status_writes import StatusChanged
 from support.faulty_server import Faulty, faulty, refuses
 from support.scheduler_builders import scheduling
-from support.scheduling_builders import NOW
+from support.scheduling_builders import NOW, capacity
 
 Object = dict[str, Any]
 KEY = ("", "x")
@@ -72,6 +72,18 @@ async def test_a_status_that_the_api_server_stores_late_replaces_none_that_was_m
         with pytest.raises(Conflict):
             await late
     assert store.obj["status"]["observedGeneration"] == 2
+
+
+async def test_telemetry_that_is_too_old_before_an_agent_reports_shows_in_the_status():
+    store = Store()
+    store.obj["spec"]["staleAfter"] = "20s"
+    async with faulty([store]) as server:
+        tested = controller(server)
+        tested._parts.cluster.ledger.set_capacity(capacity("n1", 5), NOW)
+        await tested.reconcile(KEY, store.obj)
+    (consistent,) = (c for c in store.obj["status"]["conditions"] if c["type"] == "SettingsConsistent")
+    assert (consistent["status"], consistent["reason"]) == ("False", "StaleTooSoon")
+    assert "node n1" in consistent["message"]
 
 
 async def test_a_status_that_is_changed_while_it_is_written_is_a_failure():

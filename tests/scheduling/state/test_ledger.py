@@ -227,6 +227,14 @@ def test_the_age_of_telemetry(statuses, last_status_at):
     assert ledger.nodes.with_stale_agent(last_status_at + 90.1, 3) == ["node"]
 
 
+def test_the_longest_heartbeat_is_that_of_a_node_whose_agent_has_reported():
+    ledger = Ledger()
+    assert ledger.nodes.longest_heartbeat() is None
+    for name in ("b", "a"):
+        ledger.set_capacity(capacity(name, 5), NOW)
+    assert ledger.nodes.longest_heartbeat() == ("a", 30.0)
+
+
 def test_ended_pods_are_forgotten_one_day_which_promises_nothing():
     ledger = Ledger(max_ended_remembered=1)
     for name in ("p", "q"):

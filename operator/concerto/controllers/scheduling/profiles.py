@@ -20,7 +20,7 @@ from concerto.kube.backoff import Backoff
 from concerto.kube.errors import seconds_asked
 from concerto.kube.resources import SCHEDULING_PROFILES
 from concerto.kube.status_writes import raise_if_changed, write_status
-from concerto.scheduling.consistency import consistency_condition
+from concerto.scheduling.consistency import Heartbeat, consistency_condition
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.changes import Change
@@ -154,7 +154,8 @@ class ProfileController:
         name = known.settings.scheduler_name
         profile = self._parts.profiles.get(name)
         known_load = coverage(self._parts.cluster, profile, self._clock()) if profile else Coverage()
-        consistency = consistency_condition(known.settings)
+        longest = self._parts.cluster.ledger.nodes.longest_heartbeat()
+        consistency = consistency_condition(known.settings, None if longest is None else Heartbeat(*longest))
         return ProfileState(self._parts.counts.of(name), known_load, self._providers.state(name), consistency)
 
     def _count_nodes(self, known: _Known, state: ProfileState) -> None:

@@ -55,6 +55,15 @@ class NodeAccounts:
         account = self._by_name.get(node)
         return account.resource_version if account is not None else ""
 
+    def longest_heartbeat(self) -> tuple[str, float] | None:
+        """The node whose agent may stay silent for longest, the first by name of equal ones, and how long, seconds.
+
+        None while no agent has reported.
+        """
+        reported = ((-a.heartbeat_seconds, name) for name, a in self._by_name.items() if a.status is not None)
+        longest = min(reported, default=None)
+        return None if longest is None else (longest[1], -longest[0])
+
     def with_stale_agent(self, now: float, heartbeats_missed: int) -> list[str]:
         """Nodes with a status whose agent has not reported for that many of its heartbeats."""
         return [
