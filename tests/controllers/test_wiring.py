@@ -58,6 +58,22 @@ async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease
         assert (fenced and fenced()) == ("concerto-leader-0" if lease == "concerto-operator" else None)
 
 
+@pytest.mark.parametrize("controllers", [["scheduling"], ["scheduling", "pinning"], ["autoscaling"]], ids="+".join)
+async def test_events_of_every_part_that_were_not_written_are_counted(controllers):
+    async with faulty([refuses(404, "NotFound")]) as server:
+        cluster = ClusterState()
+        replica = Replica(
+            "host_me", server.session, cluster, Metrics(), Health(), Supervisor(lambda: None), clock := SteadyClock(),
+            KindsTrace(cluster, clock), (), on_lost=lambda: None,
+        )  # fmt: skip
+        _, recorders = build(replica, settings(*controllers))
+        assert recorders
+        for recorder in recorders:
+            recorder.dropped += 1
+        for _ in range(2):
+            assert f"concerto_events_dropped_total {len(recorders)}.0" in replica.metrics.render().decode()
+
+
 def test_pinning_without_scheduling_is_refused():
     with pytest.raises(ValueError, match="needs --controllers=scheduling"):
         settings("pinning", "autoscaling")

@@ -242,6 +242,20 @@ async def test_an_event_that_nobody_takes_is_counted_and_forgotten() -> None:
             assert (recorder.written, recorder.dropped) == (1, 1)
 
 
+TERMINATING = "events is forbidden: unable to create new content in namespace x because it is being terminated"
+
+
+@pytest.mark.parametrize(("status", "reason", "message"), [(403, "Forbidden", TERMINATING), (404, "NotFound", "gone")])
+async def test_an_event_of_a_namespace_that_is_deleted_is_no_loss(status: int, reason: str, message: str) -> None:
+    refused = {"kind": "Status", "reason": reason, "message": message, "code": status}
+    async with faulty([says(status, refused)]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            scheduled(recorder, "a")
+            assert await recorder.drain(10)
+            assert (recorder.written, recorder.dropped) == (0, 0)
+
+
 async def test_a_series_that_the_server_has_forgotten_begins_anew() -> None:
     async with faulty([says(201), refuses(404, "NotFound"), says(201)]) as server:
         recorder = EventRecorder(server.session, "test", "one")

@@ -215,6 +215,7 @@ class Plan:
         """A writer of events."""
         made = EventRecorder(self.replica.session, component=component, instance=self.replica.identity, busy=busy)
         self.recorders[name] = made
+        self.replica.metrics.recorders.append(made)
         return made
 
 
@@ -370,7 +371,6 @@ def _add_capacity(plan: Plan, context: Context, parts: SchedulerParts, costs_by_
     )
     plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot, feed.on_snapshot)
     nodes = plan.kinds[NODES.group_resource]
-
     plan.following.append(("costs of kinds", partial(feed.run, nodes.reflector.synced)))
     plan.leading.append(("trace of kinds", plan.replica.trace.run))
     plan.loads.append(feed.load)

@@ -81,7 +81,7 @@ class EventRecorder:
 
     Attributes:
         written: writes that the API server took.
-        dropped: events that were not written: the queue was full, or the API server would not have them.
+        dropped: events that were not written: the queue was full, or the API server refused them or did not answer.
     """
 
     def __init__(
@@ -288,8 +288,9 @@ class EventRecorder:
                 await self._create({**series.event, "series": series_fields} if count > 1 else series.event)
             self.written += 1
         except KubeError as error:
-            self.dropped += 1
             # A namespace that is being deleted takes no events, and nobody can do anything about that
+            is_over = isinstance(error, ApiError) and (error.status == 404 or "being terminated" in str(error))
+            self.dropped += not is_over
             level = logging.DEBUG if isinstance(error, ApiError) and error.status in (403, 404) else logging.WARNING
             logger.log(level, "event %s not written: %s", series.path, error)
         finally:

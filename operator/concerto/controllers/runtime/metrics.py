@@ -5,17 +5,30 @@ Nothing is labelled by pod or by node, so the number of series does not grow wit
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 
+class DropsEvents(Protocol):
+    """Writes events, and counts in ``dropped`` those that were not written."""
+
+    dropped: int
+
+
 class Metrics:
-    """The operator's series, in a registry of their own."""
+    """The operator's series, in a registry of their own.
+
+    Attributes:
+        recorders: all writers of events of this process.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._totals: dict[Counter, int] = {}
+        self.recorders: list[DropsEvents] = []
         self.leader = self._gauge("concerto_leader", "1 while this replica holds the Lease.", "lease")
         self.reconciles = self._counter(
             "concerto_reconciles_total", "Reconciles, by kind and outcome.", "kind", "result"
@@ -24,7 +37,8 @@ class Metrics:
             "concerto_unreadable_objects_total", "Objects that could not be read and were left out.", "kind"
         )
         self.events_dropped = self._counter(
-            "concerto_events_dropped_total", "Events dropped because the queue was full."
+            "concerto_events_dropped_total",
+            "Events that were not written: too many waited, or the API server refused them or did not answer.",
         )
         self.write_failures = self._counter(
             "concerto_write_failures_total",
@@ -144,6 +158,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The series in the text format of Prometheus."""
+        self.set_total(self.events_dropped, sum(recorder.dropped for recorder in self.recorders))
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

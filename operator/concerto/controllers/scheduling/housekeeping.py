@@ -75,7 +75,6 @@ class Housekeeping:
                 await asyncio.sleep(0)
             if await self._records.delete_closable():
                 waits = self._waits()
-            context.metrics.set_total(context.metrics.events_dropped, context.recorder.dropped)
             context.metrics.set_total(context.metrics.rejected_metrics, self._cluster.load.rejected)
 
     def release_unstarted(self) -> bool:
