@@ -13,6 +13,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from concerto.api.capacity_settings import CapacitySettings
+from concerto.api.quantities import parse_duration
+from concerto.api.schedulingprofile import ProfileSettings
 from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics, ShownLoad
 from concerto.controllers.runtime.metrics import Metrics
@@ -61,6 +64,7 @@ def exposed() -> str:
     forecasts = ForecastMetrics(metrics.registry)
     result = ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0)
     forecasts.observe(("default", "web"), result, ShownLoad(1.5, 2, 3, 1, 30.0, 45.0))
+    forecasts.observe_ready(("default", "web"), ready=True)
     forecasts.rescaled(1, 2)
     metrics.leader.labels("concerto-operator").set(1)
     metrics.decisions.labels("capacity").inc()
@@ -165,6 +169,13 @@ def test_every_alert_fires_when_it_should_and_not_before(tmp_path):
     shutil.copy(UNIT_TESTS, tmp_path)
     promtool("check", "rules", tmp_path / "rules.yml")
     promtool("test", "rules", tmp_path / UNIT_TESTS.name)
+
+
+def test_a_silent_agent_is_told_of_before_its_last_status_is_too_old():
+    (rule,) = (rule for rule in RULES if rule["alert"] == "ConcertoAgentsNotReporting")
+    profile, node = ProfileSettings(scheduler_name="x"), CapacitySettings()
+    silent = profile.heartbeats_missed * node.heartbeat_seconds
+    assert silent + parse_duration(rule["for"]) < profile.stale_after_seconds
 
 
 def test_every_alert_is_tried_both_ways():

@@ -329,6 +329,7 @@ SERIES = {
     "concerto_phpa_wait_seconds": 45.0,
     "concerto_phpa_forecast_error_percent": 12.4,
     "concerto_phpa_forecast_active": 1.0,
+    "concerto_phpa_ready": 1.0,
 }
 
 
@@ -340,10 +341,22 @@ def test_an_objects_load_replicas_and_forecast_are_metrics_and_go_with_it():
     registry = CollectorRegistry()
     metrics = ForecastMetrics(registry)
     metrics.observe(("n", "web"), RESULT, LOAD)
+    metrics.observe_ready(("n", "web"), ready=True)
     assert shown(registry, "web") == SERIES
     metrics.forget("n", "web")
     metrics.forget("n", "never-seen")
+    # a status that was under way when the object was deleted
+    metrics.observe_ready(("n", "web"), ready=True)
     assert set(shown(registry, "web").values()) == {None}
+
+
+def test_of_an_object_whose_target_cannot_be_read_that_is_all_that_is_shown():
+    registry = CollectorRegistry()
+    metrics = ForecastMetrics(registry)
+    metrics.observe(("n", "web"), RESULT, LOAD)
+    metrics.observe(("n", "web"), None, None)
+    metrics.observe_ready(("n", "web"), ready=False)
+    assert {m: v for m, v in shown(registry, "web").items() if v is not None} == {"concerto_phpa_ready": 0.0}
 
 
 def test_what_is_no_longer_known_of_an_object_has_no_series():
@@ -365,6 +378,7 @@ def test_objects_beyond_the_bound_have_no_series_until_another_goes():
 
     def observe(name):
         metrics.observe(("n", name), RESULT, LOAD)
+        metrics.observe_ready(("n", name), ready=True)
 
     observe("web")
     observe("late")

@@ -116,7 +116,7 @@ class Actuator:
             outcome = await self._carry_out(plan, is_current)
         if outcome is not None:
             self._remember(plan, outcome)
-            await self._statuses.write(tracked, self._status(plan, outcome), observed.now)
+            await self._write(tracked, self._status(plan, outcome), observed.now)
 
     def _plan(self, observed: Observation, scale: Scale, forecast: ForecastResult | None) -> _Plan:
         bounds, floor = observed.bounds, None
@@ -322,14 +322,20 @@ class Actuator:
         assert observed.error is not None
         tracked = observed.tracked
         old = tracked.status
-        self._metrics.forget(*tracked.key)
+        self._metrics.observe(tracked.key, None, None)
         status = {
             **{k: v for k, v in old.items() if k not in ("conditions", "forecast")},
             "observedGeneration": tracked.obj["metadata"].get("generation", 0),
             "lastDecision": no_decision(old.get("lastDecision"), observed.error, now=observed.now),
             "conditions": _conditions(observed, [observed.error], None),
         }
-        await self._statuses.write(tracked, status, observed.now)
+        await self._write(tracked, status, observed.now)
+
+    async def _write(self, tracked: TrackedObject, status: dict[str, Any], now: float) -> None:
+        """Write a whole status; its condition Ready is a metric, too."""
+        ready = find_condition(status["conditions"], "Ready")
+        self._metrics.observe_ready(tracked.key, ready=ready is not None and ready["status"] == "True")
+        await self._statuses.write(tracked, status, now)
 
 
 def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale, now: float) -> Memory:

@@ -37,6 +37,7 @@ _LOAD = {
     "wait_seconds": ("concerto_phpa_wait_seconds", "How long pods wait for a node."),
 }
 """Attributes of `ShownLoad`, and the gauges that show them."""
+_READY = "concerto_phpa_ready", "1 while condition Ready is True, else 0."
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ShownLoad:
 
 
 class ForecastMetrics:
-    """Load, replicas and forecast of each object, and how often targets were scaled."""
+    """Load, replicas, forecast and condition of each object, and how often targets were scaled."""
 
     def __init__(self, registry: CollectorRegistry, max_objects: int = 500) -> None:
         """At most ``max_objects`` objects have series, of each namespace as many as of any other that has so many.
@@ -76,6 +77,7 @@ class ForecastMetrics:
             {attribute: Gauge(name, text, _LABELS, registry=registry) for attribute, (name, text) in family.items()}
             for family in (_FORECAST, _LOAD)
         )
+        self._ready = Gauge(*_READY, _LABELS, registry=registry)
         self._without = Gauge(
             "concerto_phpa_objects_without_series",
             "PredictiveHPAs beyond --autoscaling-max-series, which have no series of their own.",
@@ -88,24 +90,29 @@ class ForecastMetrics:
             registry=registry,
         )
 
-    def observe(self, key: tuple[str, str], forecast: ForecastResult | None, load: ShownLoad) -> None:
-        """Set the series of one object. A value that is not known has no series.
+    def observe(self, key: tuple[str, str], forecast: ForecastResult | None, load: ShownLoad | None) -> None:
+        """Set the series of one object, but for its condition. A value that is not known has no series.
 
         Args:
             key: namespace and name.
             forecast: its forecast; None without one.
-            load: what else is shown.
+            load: what else is shown; None where the target's scale cannot be read.
         """
         if not self._admit(key):
             return
         for attribute, gauge in self._load.items():
-            _show(gauge, key, getattr(load, attribute))
+            _show(gauge, key, None if load is None else getattr(load, attribute))
         for attribute, gauge in self._forecast.items():
             _show(gauge, key, None if forecast is None else getattr(forecast, attribute))
 
+    def observe_ready(self, key: tuple[str, str], *, ready: bool) -> None:
+        """Set whether condition Ready of an object is True, if the object has series: it may be gone by now."""
+        if key in self._shown:
+            _show(self._ready, key, ready)
+
     def gauges(self) -> tuple[Gauge, ...]:
         """Those with a series per object."""
-        return (*self._load.values(), *self._forecast.values())
+        return (*self._load.values(), *self._forecast.values(), self._ready)
 
     def rescaled(self, before: int, after: int) -> None:
         """Count a rescale of a target."""
