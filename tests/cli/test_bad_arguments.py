@@ -247,7 +247,7 @@ async def test_what_answers_in_another_protocol_is_named():
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with pytest.raises(TraceError, match="is no HTTP endpoint") as caught:
+        with pytest.raises(TraceError, match="is not an HTTP endpoint") as caught:
             await read_traces(None, "n1", Where("concerto-system", url, url))
         assert str(caught.value).endswith("9101: it answers SSH-2.0-OpenSSH_9.2")
 

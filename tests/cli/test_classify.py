@@ -39,11 +39,11 @@ def test_repetitions_are_averaged_without_the_warm_up(tmp_path, capsys):
     ("text", "says"),
     [
         ("workload,vanilla,packed\n", "no column spread"),
-        ("workload,vanilla,packed,spread\na,1,x,1\n", "line 2: 'x' is no number"),
+        ("workload,vanilla,packed,spread\na,1,x,1\n", "line 2: 'x' is not a number"),
         ("workload,vanilla,packed,spread\na,0,1,1\n", "line 2: '0' is not a positive number"),
-        ("workload,vanilla,packed,spread\na,1\n", "line 2: '' is no number"),
-        ("workload,vanilla,packed,spread\na,1e99,1,1\n", "line 2: '1e99' is no time that anything takes"),
-        ("workload,vanilla,packed,spread\na,1,1e-999999,1\n", "line 2: '1e-999999' is no time"),
+        ("workload,vanilla,packed,spread\na,1\n", "line 2: '' is not a number"),
+        ("workload,vanilla,packed,spread\na,1e99,1,1\n", "line 2: '1e99' is not a time that a program can take"),
+        ("workload,vanilla,packed,spread\na,1,1e-999999,1\n", "line 2: '1e-999999' is not a time"),
         ("workload,vanilla,packed,spread\n", "no times"),
     ],
 )

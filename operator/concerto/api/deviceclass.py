@@ -28,11 +28,11 @@ class DeviceClass:
         """The object as the API server holds it, whole or as ``trim_device_class`` leaves it.
 
         Raises:
-            TypeError: the resource is no text.
+            TypeError: the resource is not text.
         """
         resource = (obj.get("spec") or {}).get("extendedResourceName") or ""
         if not isinstance(resource, str):
-            raise TypeError(f"spec.extendedResourceName {resource!r} is no text")
+            raise TypeError(f"spec.extendedResourceName {resource!r} is not text")
         return cls(obj["metadata"]["name"], resource)
 
 

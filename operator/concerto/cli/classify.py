@@ -215,9 +215,9 @@ def _decimal(text: str) -> Decimal:
     try:
         value = Decimal(text.strip())
     except InvalidOperation as error:
-        raise ValueError(f"{text!r} is no number") from error
+        raise ValueError(f"{text!r} is not a number") from error
     if not (value.is_finite() and value > 0):
         raise ValueError(f"{text!r} is not a positive number")
     if abs(value.adjusted()) > _MAX_DIGITS:
-        raise ValueError(f"{text!r} is no time that anything takes")
+        raise ValueError(f"{text!r} is not a time that a program can take")
     return value

@@ -139,9 +139,9 @@ def _get(address: str, query: Mapping[str, str]) -> Object:
         raise TraceError(f"{url}: cannot connect to {host_and_port(address)}: {reason}") from error
     except http.client.BadStatusLine as error:
         what = f"it answers {str(error).strip() or 'nothing'}"
-        raise TraceError(f"{url} is no HTTP endpoint such as http://127.0.0.1:9101: {what}") from error
+        raise TraceError(f"{url} is not an HTTP endpoint such as http://127.0.0.1:9101: {what}") from error
     except http.client.HTTPException as error:
-        raise TraceError(f"{url} is no HTTP endpoint such as http://127.0.0.1:9101: {error}") from error
+        raise TraceError(f"{url} is not an HTTP endpoint such as http://127.0.0.1:9101: {error}") from error
     except TimeoutError as error:
         raise TraceError(f"{url}: {host_and_port(address)} gave no answer within {_TIMEOUT_SECONDS:g} s") from error
     except OSError as error:

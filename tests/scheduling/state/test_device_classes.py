@@ -43,5 +43,5 @@ def test_what_is_kept_of_a_class():
     assert "managedFields" not in trimmed["metadata"]
     assert DeviceClass.from_raw(trimmed) == DeviceClass.from_raw(raw) == DeviceClass("fast", "example.com/gpu")
     assert DeviceClass.from_raw({"metadata": {"name": "fast"}}) == DeviceClass("fast", "")
-    with pytest.raises(TypeError, match="is no text"):
+    with pytest.raises(TypeError, match="is not text"):
         DeviceClass.from_raw({"metadata": {"name": "fast"}, "spec": {"extendedResourceName": ["a"]}})

@@ -78,14 +78,14 @@ def _is_time(text: str) -> bool:
 def _time(path: Path, number: int, text: str) -> float | datetime:
     if not _is_time(text):
         examples = "2026-03-01T12:00:00Z, 1772366400"
-        raise ValueError(f"{path}: row {number}: {text!r} is no time (examples: {examples})")
+        raise ValueError(f"{path}: row {number}: {text!r} is not a valid time (examples: {examples})")
     try:
         at = float(text)
     except ValueError:
         moment = datetime.fromisoformat(text)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if not math.isfinite(at):
-        raise ValueError(f"{path}: row {number}: {text!r} is no time")
+        raise ValueError(f"{path}: row {number}: {text!r} is not a valid time")
     return at
 
 
@@ -95,9 +95,9 @@ def _value(path: Path, number: int, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{path}: row {number}: {text!r} is no number") from None
+        raise ValueError(f"{path}: row {number}: {text!r} is not a number") from None
     if not 0.0 <= value <= _MAX_VALUE:
-        raise ValueError(f"{path}: row {number}: {text} is no load: it has to be 0 or more, and finite")
+        raise ValueError(f"{path}: row {number}: {text} is not a valid load: it has to be 0 or more, and finite")
     return value
 
 
