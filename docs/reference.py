@@ -124,6 +124,16 @@ def section(crd: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+BOTH = {
+    "concerto_event_loop_held_seconds",
+    "concerto_event_loop_max_held_seconds",
+    "concerto_events_dropped_total",
+    "concerto_leader",
+    "concerto_reconciles_total",
+}
+"""Metrics that operator and autoscaler set, each for itself."""
+
+
 def metrics() -> str:
     """The metrics of operator and agents."""
     operator = Metrics()
@@ -136,7 +146,7 @@ def metrics() -> str:
         (family,) = metric.describe() if hasattr(metric, "describe") else (metric,)
         name = family.name + "_total" * (family.type == "counter")
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
-        of = "autoscaler" if name.startswith("concerto_phpa_") else "operator"
+        of = "autoscaler" if name.startswith("concerto_phpa_") else "operator" + ", autoscaler" * (name in BOTH)
         rows.append(f"| `{name}` | {of} | {family.type} | {labels} | {cell(family.documentation)} |")
     for metric in describe(Counters(), Gauges()):
         label = "" if metric.label is None else f"`{metric.label}`"

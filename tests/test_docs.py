@@ -127,6 +127,15 @@ def test_the_files_of_a_component_that_is_left_out_are_all_that_it_brings():
     assert re.findall(r"-f (\S+)", files) == yaml.safe_load(kustomization.read_text())["resources"]
 
 
+def test_to_go_back_to_an_earlier_version_leaves_the_newer_kinds():
+    base = yaml.safe_load((REPOSITORY / "manifests" / "base" / "kustomization.yaml").read_text())
+    assert "../../crds" in base["resources"], "an overlay brings kinds"
+    (back,) = re.findall(
+        r"^    (kubectl apply -k EARLIER-OVERLAY.*?)\s*#", (REPOSITORY / "docs/operations.md").read_text(), re.MULTILINE
+    )
+    assert back.endswith(" && kubectl apply -k crds")
+
+
 def test_the_command_line_is_installed_with_all_that_it_needs():
     extras = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     (named,) = re.findall(r"pip install '\.\[([\w,]+)\]'", (REPOSITORY / "docs" / "install.md").read_text())
