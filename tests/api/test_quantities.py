@@ -1,8 +1,10 @@
+import contextlib
 from decimal import Decimal
 
 import pytest
 
 from concerto.api.quantities import MAX_AMOUNT, milli, parse_duration, parse_quantity, resource_amount, whole
+from support.traced_memory import traced_memory
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,21 @@ def test_a_thousand_of_the_largest_amounts_still_fit_into_a_column(resource):
     assert resource_amount(resource, "9223372036854775807") == MAX_AMOUNT
     assert resource_amount(resource, "-9223372036854775807") == -MAX_AMOUNT
     assert 1000 * MAX_AMOUNT < 2**63
+
+
+@pytest.mark.parametrize("parse", [parse_quantity, parse_duration])
+@pytest.mark.parametrize("end", ["", "x", ".", "m"])
+def test_a_text_of_a_million_letters_is_refused_at_once_and_briefly(parse, end):
+    """A metrics API may answer it; the time must not grow with the square of its length."""
+    with pytest.raises(ValueError, match="…") as caught:
+        parse("1" * 2**20 + end)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("parse", [parse_quantity, parse_duration])
+def test_long_texts_are_not_held(parse):
+    with traced_memory() as memory:
+        for n in range(100):
+            with contextlib.suppress(ValueError):
+                parse(f"{n}" + "0" * 2**16 + "m")
+    assert memory.held < 2**16

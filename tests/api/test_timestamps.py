@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.timestamps import format_micro_timestamp, format_timestamp, parse_timestamp
+from support.traced_memory import traced_memory
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,14 @@ def test_years_have_four_digits_also_long_ago():
 def test_a_time_in_microseconds_reads_back_the_same(microseconds):
     seconds = microseconds / 1e6
     assert parse_timestamp(format_micro_timestamp(seconds)) == pytest.approx(seconds, abs=1e-6)
+
+
+def test_a_time_with_a_million_digits_of_a_second_is_refused_and_not_held():
+    """The API server takes it as a ``date-time``: of an agent's ``observedAt`` and of a season's ``start``."""
+    with traced_memory() as memory:
+        for n in range(100):
+            with pytest.raises(ValueError, match="is not a time") as caught:
+                parse_timestamp(f"2026-03-01T12:00:00.{n}{'1' * 2**16}Z")
+            assert len(str(caught.value)) < 200
+            del caught
+    assert memory.held < 2**16

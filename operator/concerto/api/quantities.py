@@ -19,7 +19,10 @@ _SUFFIXES = {
     "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40), "Pi": Decimal(2**50),
     "Ei": Decimal(2**60),
 }  # fmt: skip
-_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
+_QUANTITY = re.compile(r"^([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
+_MAX_LETTERS, _MAX_QUOTED = 512, 64
+"""Of a quantity or a duration. The API server writes quantities of its own kinds in some twenty letters, but a metrics
+API answers any text. Texts that have been read are remembered, so that longer ones would fill the memory."""
 _LARGEST = Decimal(2**63 - 1)
 """Where Kubernetes caps quantities."""
 MAX_AMOUNT = 2**53
@@ -28,7 +31,6 @@ _DURATION = re.compile(r"(\d+(?:\.\d*)?)(ms|us|h|m|s)")
 _DURATION_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-@lru_cache(maxsize=4096)
 def parse_quantity(value: str | int | float) -> Decimal:
     """The exact value of a quantity such as ``500m``, ``1.5Gi``, ``2e3`` or a bare number.
 
@@ -37,9 +39,16 @@ def parse_quantity(value: str | int | float) -> Decimal:
     Raises:
         ValueError: it is not a quantity; the message quotes it.
     """
+    if isinstance(value, str) and len(value) > _MAX_LETTERS:
+        raise _no_quantity(value)
+    return _read_quantity(value)
+
+
+@lru_cache(maxsize=4096)
+def _read_quantity(value: str | int | float) -> Decimal:
     match = _QUANTITY.match(str(value).strip())
     if match is None:
-        raise ValueError(f"{value!r} is not a quantity (examples: 500m, 2, 1.5Gi)")
+        raise _no_quantity(value)
     number, exponent, suffix = match.groups()
     if exponent and len(exponent.lstrip("eE+-0")) > 4:  # Decimal itself gives up on some of these
         if not Decimal(number) or exponent[1] == "-":
@@ -47,6 +56,15 @@ def parse_quantity(value: str | int | float) -> Decimal:
         return _LARGEST.copy_sign(Decimal(number))
     exact = Decimal(number + (exponent or "")) * _SUFFIXES[suffix or ""]
     return max(-_LARGEST, min(exact, _LARGEST))
+
+
+def _no_quantity(value: object) -> ValueError:
+    return ValueError(f"{_quoted(value)} is not a quantity (examples: 500m, 2, 1.5Gi)")
+
+
+def _quoted(value: object) -> str:
+    """The value as an error quotes it: the beginning of a long one."""
+    return f"{value[:_MAX_QUOTED]!r}…" if isinstance(value, str) and len(value) > _MAX_LETTERS else repr(value)
 
 
 def counted(resource: str, amount: Decimal) -> int:
@@ -82,14 +100,24 @@ def number_of(raw: Mapping[str, Any], key: str, default: float) -> float:
     return float(parse_quantity(raw[key])) if key in raw else default
 
 
-@lru_cache(maxsize=1024)
 def parse_duration(value: str) -> float:
     """Seconds of a duration such as ``500ms``, ``30s`` or ``1h30m``.
 
     Raises:
         ValueError: it is not a duration; the message quotes it.
     """
+    if isinstance(value, str) and len(value) > _MAX_LETTERS:
+        raise _no_duration(value)
+    return _read_duration(value)
+
+
+@lru_cache(maxsize=1024)
+def _read_duration(value: str) -> float:
     parts = _DURATION.findall(value)
     if not parts or "".join(n + u for n, u in parts) != value:
-        raise ValueError(f"{value!r} is not a duration (examples: 500ms, 30s, 1h30m)")
+        raise _no_duration(value)
     return sum(float(number) * _DURATION_SECONDS[unit] for number, unit in parts)
+
+
+def _no_duration(value: object) -> ValueError:
+    return ValueError(f"{_quoted(value)} is not a duration (examples: 500ms, 30s, 1h30m)")

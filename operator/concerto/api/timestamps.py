@@ -8,14 +8,24 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
+_MAX_LETTERS, _MAX_QUOTED = 64, 32
+"""Of a time, nanoseconds and zone included. A CRD's ``date-time`` may have a million digits of a second, and times that
+have been read are remembered."""
 
-@lru_cache(maxsize=4096)
+
 def parse_timestamp(text: str) -> float:
     """Seconds since the epoch of ``2026-03-01T12:00:00Z`` or ``2026-03-01T12:00:00.123456Z``.
 
     Raises:
         ValueError: it is not an RFC 3339 time with a zone; the message quotes it.
     """
+    if isinstance(text, str) and len(text) > _MAX_LETTERS:
+        raise ValueError(f"{text[:_MAX_QUOTED]!r}… is not a time (example: 2026-03-01T12:00:00Z)")
+    return _read_timestamp(text)
+
+
+@lru_cache(maxsize=4096)
+def _read_timestamp(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
