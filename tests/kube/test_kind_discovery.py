@@ -7,7 +7,8 @@ from aiohttp import web
 
 from concerto.api.predictivehpa import ObjectReference
 from concerto.kube.discovery import Kinds, UnknownKind
-from support.faulty_server import faulty
+from concerto.kube.errors import TooLarge
+from support.faulty_server import faulty, says
 
 SERVED = {
     "/apis/example.com": {"preferredVersion": {"version": "v2"}},
@@ -25,6 +26,13 @@ async def serve(request: web.Request) -> web.StreamResponse:
 
 def web_in(version: str, kind: str = "Web") -> ObjectReference:
     return ObjectReference(kind, "w", f"example.com/{version}")
+
+
+async def test_of_an_answer_without_end_little_is_taken_in() -> None:
+    """Another server may answer for a group."""
+    async with faulty([says(200, {"x": "x" * 2**21})]) as server:
+        with pytest.raises(TooLarge):
+            await Kinds(server.session, lambda: 0.0).find(web_in("v1"))
 
 
 async def test_a_kind_is_asked_for_in_the_version_of_its_reference() -> None:

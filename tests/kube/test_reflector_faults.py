@@ -15,9 +15,9 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concerto.kube import Object, Reflector, ReflectorSettings, Resource
+from concerto.kube import Object, Reflector, ReflectorSettings, Resource, transport
 from concerto.kube.reflector import IN_A_TURN, StorageWentBack
-from concerto.kube.transport import read_lines
+from concerto.kube.transport import ConnectionLost, read_lines
 from support.faulty_server import faulty, refuses, resets, says, streams
 from support.loop_clock import pass_time
 from support.traced_memory import traced_memory
@@ -501,6 +501,58 @@ async def test_a_large_line_is_held_once_and_not_after_it_was_taken() -> None:
     assert size == len(line) - 1
     assert memory.peak < 1.3 * size
     assert memory.held < 0.1 * size
+
+
+async def test_of_a_line_without_end_little_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_BYTES", 2**20)
+    taken = 0
+
+    class Stream:
+        async def readany(self) -> bytes:
+            nonlocal taken
+            taken += 2**16
+            return b"x" * 2**16
+
+    with traced_memory() as memory, pytest.raises(ConnectionLost, match="a line of more than 1048576 bytes"):
+        await anext(read_lines(Stream(), "http://127.0.0.1"))  # type: ignore[arg-type]
+    assert taken <= 2**20 + 2**16
+    assert memory.peak < 3 * 2**20
+
+
+async def test_after_a_line_without_end_the_reflector_watches_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_BYTES", 2**17)
+    too_long = event("ADDED", thing("large", 2, text="x" * 2**18))
+    answers = [
+        page(1, thing("a", 1)), streams(event("ADDED", thing("b", 2)) + too_long, then=for_ever),
+        page(2), streams(event("ADDED", thing("c", 3)), then=for_ever),
+    ]  # fmt: skip
+    _, reported, _ = await follow(answers, lambda reflector: ("ns", "c") in reflector.store)
+    assert reported == ["+a", "+b", "+c"]
+
+
+async def test_everybody_gets_turns_while_consumers_take_much_time_for_few_objects_of_a_list() -> None:
+    """An object of 1.5 MiB may take 30 ms, whatever number of common ones are taken in at a time."""
+    turns = 0
+
+    def takes_long(old: Object | None, new: Object | None) -> None:
+        seen.append(turns)
+        time.sleep(0.03)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    seen: list[int] = []
+    async with faulty([page(5, *(thing(str(n), 1) for n in range(4))), streams(then=for_ever)]) as server:
+        reflector = Reflector(server.session, THINGS, on_change=takes_long, settings=QUICK)
+        tasks = [asyncio.create_task(reflector.run()), asyncio.create_task(others())]
+        await eventually(lambda: len(seen) == 4)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert len({*seen}) == 4
 
 
 async def test_everybody_gets_turns_while_consumers_take_in_events_that_have_come_together() -> None:

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from concerto.kube import (
     ApiError,
+    Forbidden,
     Gone,
     OutcomeUnknown,
     ServerError,
@@ -14,11 +15,14 @@ from concerto.kube import (
     SessionSettings,
     TooManyRequests,
     Unreachable,
+    transport,
 )
+from concerto.kube.errors import TooLarge
 from concerto.kube.request_bodies import STRATEGIC_PATCH, Patch
 from concerto.kube.session import wait_seconds
 from support.faulty_server import faulty, hangs_up, refuses, resets, says
 from support.loop_clock import pass_time
+from support.traced_memory import traced_memory
 from support.waiting import eventually
 
 FINE = says(200, {"fine": True})
@@ -78,6 +82,29 @@ async def test_a_server_that_is_not_there_is_unreachable_for_a_create_too() -> N
     async with await Session.open(config, settings) as session:
         with pytest.raises(Unreachable):
             await session.create("/x", {})
+
+
+async def test_of_an_answer_without_end_little_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_BYTES", 2**17)
+    async with faulty([says(200, {"text": "x" * 2**18})]) as server:
+        with pytest.raises(Unreachable, match="the answer is larger than 131072 bytes"):
+            await server.session.request("GET", "/x", attempts=1)
+        with pytest.raises(OutcomeUnknown, match="the answer is larger than 131072 bytes"):
+            await server.session.create("/x", {})
+        with pytest.raises(TooLarge):
+            await server.session.get_foreign("/x", timeout_seconds=20, max_bytes=2**16)
+
+
+async def test_a_refusal_of_any_length_is_reported_briefly() -> None:
+    async with faulty([says(403, {"reason": "Forbidden", "x": [[]] * 2**19})]) as server:
+        with traced_memory() as memory, pytest.raises(Forbidden) as refused:
+            await server.session.get("/x")
+        assert len(str(refused.value)) < 1000
+        with pytest.raises(Forbidden) as refused:
+            async with server.session.stream("/x", params={}, inactivity_seconds=20):
+                pass
+        assert len(str(refused.value)) < 1000
+    assert memory.peak < 16 * 2**20, "decoded, the lists in it take 30 MiB"
 
 
 async def test_patience_has_an_end() -> None:

@@ -9,6 +9,8 @@ from concerto.kube import KubeError, NotFound, Object, Resource, Session
 
 _TIMEOUT_SECONDS, _ATTEMPTS = 5.0, 2
 """Of a request: what a group that another server serves is answered by may hang, and callers ask again."""
+_MAX_BYTES = 2**20
+"""Of an answer: some 3,000 kinds."""
 
 
 class UnknownKind(KubeError):
@@ -60,7 +62,9 @@ class Kinds:
         return 0.0 <= self._clock() - asked_at <= self._cache_seconds
 
     async def _get(self, path: str) -> Object:
-        return await self._session.request("GET", path, timeout_seconds=_TIMEOUT_SECONDS, attempts=_ATTEMPTS)
+        return await self._session.get_foreign(
+            path, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BYTES, attempts=_ATTEMPTS
+        )
 
     async def _discover(self, reference: ObjectReference) -> Resource:
         group, version = reference.group, reference.version or "v1"

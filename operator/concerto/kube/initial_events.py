@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 
 from concerto.kube.errors import Unreachable, api_error
 from concerto.kube.request_bodies import Object
-from concerto.kube.session import Decode, Session
+from concerto.kube.response_documents import Decode
+from concerto.kube.session import Session
 
 _END = "k8s.io/initial-events-end"
 

@@ -29,7 +29,8 @@ from concerto.kube.initial_events import initial_events, read_event
 from concerto.kube.reflector_settings import ReflectorSettings
 from concerto.kube.request_bodies import Object
 from concerto.kube.resources import Resource
-from concerto.kube.session import Decode, Session, selectors
+from concerto.kube.response_documents import Decode
+from concerto.kube.session import Session, selectors
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ _T = TypeVar("_T")
 IN_A_TURN = 50
 """Objects that consumers take in before others get their turns: a NodeCapacity takes up to a millisecond."""
 _TURN_SECONDS = 0.02
-"""Time for which consumers take in events that have come together, before others get their turns."""
+"""Time for which consumers take in objects, or events that have come together, before others get their turns."""
 _OF_A_PAGE = 5
 """The same of a page of a list, whose objects may be decoded as they are taken: the largest take up to 30 ms."""
 
@@ -376,11 +377,15 @@ class Reflector:
 
 
 async def in_turns(items: Iterable[_T], number: int = IN_A_TURN) -> AsyncIterator[_T]:
-    """One after the other; after each so many of them other tasks get their turns."""
-    for index, item in enumerate(items, start=1):
+    """One after the other; after each so many of them, or as much time, other tasks get their turns."""
+    now = asyncio.get_running_loop().time
+    turn_ends, left = now() + _TURN_SECONDS, number
+    for item in items:
         yield item
-        if index % number == 0:
+        left -= 1
+        if left <= 0 or now() >= turn_ends:
             await asyncio.sleep(0)
+            turn_ends, left = now() + _TURN_SECONDS, number
 
 
 def key_of(item: Object) -> Key:

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import orjson
 
 from concerto.api.doubling import doubling_waits
 from concerto.kube.config import ClusterConfig
-from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
+from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable
 from concerto.kube.listing import read_pages
 from concerto.kube.request_bodies import (
     APPLY_PATCH,
@@ -25,18 +25,12 @@ from concerto.kube.request_bodies import (
     build_delete_options,
     encode,
 )
-from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Outgoing, Transport, read_lines, read_refusal
+from concerto.kube.response_documents import Decode, document_of, refusal_of
+from concerto.kube.transport import JSON, ConnectionLost, NotSent, Outgoing, Transport, read_lines, read_refusal
 
 Lines = list[bytes]
 
 _SAFE_TO_REPEAT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
-
-Decode = Callable[[bytes], Any]
-"""Makes a document of JSON.
-
-Raises:
-    ValueError: it is not JSON.
-"""
 
 
 @dataclass(frozen=True)
@@ -142,14 +136,15 @@ class Session:
         timeout_seconds: float,
         max_bytes: int,
         decode: Decode = orjson.loads,
+        attempts: int = 1,
     ) -> Object:
-        """What a server answers that the API server only passes on, such as a metrics API; asked once.
+        """What a server answers that the API server only passes on, such as a metrics API.
 
         Raises:
             TooLarge: the answer is larger than ``max_bytes``.
             ApiError, Unreachable: as of `request`.
         """
-        return await self._send(Outgoing("GET", path, params), timeout_seconds, 1, max_bytes, decode)
+        return await self._send(Outgoing("GET", path, params), timeout_seconds, attempts, max_bytes, decode)
 
     async def list(self, path: str, *, label_selector: str | None = None, field_selector: str | None = None) -> Object:
         """A whole collection as of one resourceVersion, fetched page by page, as one List object."""
@@ -311,7 +306,7 @@ class Session:
             left -= 1
             try:
                 answer = await self._transport.send(outgoing, timeout_seconds=timeout_seconds, max_bytes=max_bytes)
-                return _document(answer, outgoing, decode)
+                return document_of(answer, outgoing, decode)
             except NotSent as error:
                 failure: Unreachable | ApiError = Unreachable(f"{outgoing}: {error}")
                 failure.__cause__ = error.__cause__
@@ -337,7 +332,8 @@ class Session:
     ) -> AsyncIterator[AsyncIterator[Lines]]:
         """An answer without end (a watch), as batches of whole lines, in the order they arrive.
 
-        Lines may be of any length. A batch is what has arrived at once; between batches other tasks get their turn.
+        A line that is too long ends the connection. A batch is what has arrived at once; between batches other tasks
+        get their turn.
         A line that is taken out of its batch is held by nobody else.
 
         Raises:
@@ -359,7 +355,7 @@ class Session:
 
         try:
             if response.status != 200:
-                raise _refusal(await read_refusal(response, self.settings.request_timeout_seconds))
+                raise refusal_of(await read_refusal(response, self.settings.request_timeout_seconds))
             yield batches()
         finally:
             response.close()
@@ -376,22 +372,3 @@ def wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> flo
     asked = failure.retry_after if isinstance(failure, ApiError) else None
     wait = backoff_seconds if asked is None else asked
     return wait * random.uniform(1.0, 1.5)
-
-
-def _document(answer: Answer, outgoing: Outgoing, decode: Decode) -> Object:
-    if answer.status >= 300:
-        raise _refusal(answer)
-    try:
-        document = decode(answer.payload) if answer.payload else {}
-    except ValueError as error:
-        raise OutcomeUnknown(f"{outgoing}: the answer is not JSON ({answer.payload[:80]!r})") from error
-    return document if isinstance(document, dict) else {"value": document}
-
-
-def _refusal(answer: Answer) -> ApiError:
-    try:
-        body = orjson.loads(answer.payload)
-    except ValueError:
-        body = None
-    status = body if isinstance(body, dict) else None
-    return api_error(answer.status, status, answer.payload.decode(errors="replace"), answer.retry_after_seconds)

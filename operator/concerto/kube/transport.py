@@ -23,6 +23,11 @@ from concerto.kube.own_version import own_version
 from concerto.kube.tls import TlsContexts
 
 JSON = "application/json"
+MAX_BYTES = 32 * 2**20
+"""Of an answer, and of a line of a stream. The API server takes requests of 3 MiB, of which JSON makes 18 MiB at most:
+each letter may take six. More is a fault, and would cost the process its memory."""
+MAX_REFUSAL_BYTES = 2**20
+"""Of an answer that refuses a request. What else may be said in so many bytes is decoded in some 20 ms."""
 _UNACKNOWLEDGED_MILLISECONDS = 4000
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -118,7 +123,7 @@ class Transport:
         Args:
             request: what to send.
             timeout_seconds: for all of it: waiting for other requests to end, connection and answer.
-            max_bytes: a larger answer is an error; None: any.
+            max_bytes: a larger answer is an error; None: as if the connection had been lost after `MAX_BYTES`.
 
         Raises:
             NotSent: the API server cannot have carried it out.
@@ -143,7 +148,9 @@ class Transport:
                 proxy=self._config.proxy_url,
                 allow_redirects=False,
             ) as response:
-                payload = await read_body(response.content, max_bytes)
+                payload = await read_body(response.content, max_bytes or MAX_BYTES)
+                if payload is None and max_bytes is None:
+                    raise ConnectionLost(f"the answer is larger than {MAX_BYTES} bytes")
                 if payload is None:
                     raise TooLarge(f"{request}: the answer is larger than {max_bytes} bytes")
                 return Answer(response.status, payload, _retry_after(response))
@@ -216,27 +223,27 @@ class Transport:
 
 
 async def read_refusal(response: aiohttp.ClientResponse, timeout_seconds: float) -> Answer:
-    """The answer of a stream that the API server refused to begin; an empty payload if it does not come in time."""
+    """The answer of a stream that the API server refused to begin; empty if it does not come in time, or is large."""
     try:
         async with asyncio.timeout(timeout_seconds):
-            payload = await response.read()
+            payload = await read_body(response.content, MAX_REFUSAL_BYTES) or b""
     except (aiohttp.ClientError, TimeoutError, OSError):
         payload = b""
     return Answer(response.status, payload, _retry_after(response))
 
 
-async def read_body(content: aiohttp.StreamReader, max_bytes: int | None) -> bytes | None:
+async def read_body(content: aiohttp.StreamReader, max_bytes: int) -> bytes | None:
     """The whole body of an answer, held once; None if it has more than ``max_bytes``."""
     body = BytesIO()  # to join its pieces would hold it twice
     async for piece in content.iter_any():
         body.write(piece)
-        if max_bytes is not None and body.tell() > max_bytes:
+        if body.tell() > max_bytes:
             return None
     return body.getvalue()
 
 
 async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[list[bytes]]:
-    """The whole lines of a stream, of any length, in batches as they arrive.
+    """The whole lines of a stream, each up to `MAX_BYTES` long, in batches as they arrive.
 
     A line is held once, also while it comes in, and not after the caller has taken it out of its batch: a watch may be
     silent for a minute afterwards.
@@ -246,7 +253,7 @@ async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[l
         url: what was requested.
 
     Raises:
-        ConnectionLost: the stream did not end properly.
+        ConnectionLost: the stream did not end properly, or a line is too long.
     """
     begun = BytesIO()  # a line whose end has not come yet
     while True:
@@ -258,6 +265,8 @@ async def read_lines(content: aiohttp.StreamReader, url: str) -> AsyncIterator[l
             return  # a line without its end is a line cut short: nobody may act on it
         head, newline, rest = chunk.partition(b"\n")
         begun.write(head)
+        if begun.tell() > MAX_BYTES:
+            raise ConnectionLost(f"{url}: a line of more than {MAX_BYTES} bytes")
         if newline:
             *more, last = rest.split(b"\n")
             lines = [line for line in (begun.getvalue(), *more) if line]

@@ -24,6 +24,8 @@ _WRITE_SECONDS, _ATTEMPT_SECONDS = 10.0, 4.0
 """Timeouts of a scale write and of one attempt; the next sync decides anew."""
 _CONCURRENCY, _OF_ONE_KIND = 64, 8
 """Kinds and scales that are asked for at a time. Behind a group or a kind may be a server or a webhook that hangs."""
+_MAX_SCALE_BYTES = 2**20
+"""Of a scale, which perhaps another server answers."""
 _WRITE_SETTINGS = WriteSettings(give_up_after_seconds=0.5)
 _NO_SUCH_PATH = "the server could not find the requested resource"
 
@@ -88,7 +90,7 @@ class Targets:
         if resource.group != "apps" or resource.kind not in _WATCHED:
             # One short attempt: a kind's conversion webhook may hang, and the next sync asks again
             async with self._turns.turn(f"{resource.group}/{resource.kind}"):
-                return await self._ask(resource, namespace, reference.name, timeout_seconds=5.0, attempts=1)
+                return await self._ask(resource, namespace, reference.name, timeout_seconds=5.0)
         store = await self._watch(resource)
         obj = store.get((namespace, reference.name))
         if obj is None:
@@ -105,7 +107,7 @@ class Targets:
             KubeError: the write was refused, others were faster each time, or its outcome is not known in time.
         """
         for attempt in range(1, self._attempts + 1):
-            ask = partial(self._ask, scale.resource, namespace, name, timeout_seconds=_ATTEMPT_SECONDS, attempts=1)
+            ask = partial(self._ask, scale.resource, namespace, name, timeout_seconds=_ATTEMPT_SECONDS)
             path = scale.resource.path(namespace, name, "scale")
             write = _ScaleWrite(self._session, path, ask, scale, replicas)
             try:
@@ -133,12 +135,11 @@ class Targets:
         namespace: str,
         name: str,
         *,
-        timeout_seconds: float | None = None,
-        attempts: int | None = None,
+        timeout_seconds: float,
     ) -> Scale:
         path = resource.path(namespace, name, "scale")
         try:
-            raw = await self._session.request("GET", path, timeout_seconds=timeout_seconds, attempts=attempts)
+            raw = await self._session.get_foreign(path, timeout_seconds=timeout_seconds, max_bytes=_MAX_SCALE_BYTES)
         except NotFound as error:
             # For a missing object the message names it; otherwise the path does not exist
             if _NO_SUCH_PATH not in str(error):
