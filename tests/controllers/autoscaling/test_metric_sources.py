@@ -29,6 +29,7 @@ from concerto.kube.discovery import Kinds
 from support.decoding_turns import decoding_turns
 from support.faulty_server import Answer, Faulty, faulty, refuses, says
 from support.pod_views import target_pod
+from support.traced_memory import traced_memory
 
 NOW = 1_772_366_400.0
 STAMP = "2026-03-01T12:00:00Z"
@@ -121,10 +122,37 @@ async def test_a_refusal_of_any_length_is_reported_briefly(source):
 @pytest.mark.parametrize("source", EVERY)
 async def test_an_answer_without_end_is_not_taken_in(source, monkeypatch):
     assert answers.LARGEST_BYTES > 2**20
-    for module in ("answers", "custom"):
-        monkeypatch.setattr(f"concerto.controllers.autoscaling.sources.{module}.LARGEST_BYTES", 10_000)
+    monkeypatch.setattr(answers, "LARGEST_BYTES", 10_000)
     with pytest.raises(MetricError, match="the answer is larger than 10000 bytes"):
         await ask(source, says(200, items(padding="x" * 20_000)))
+
+
+MANY = b"[]," * (2**19)
+LONG = {
+    "a list of numbers": b'{"items":[' + b"0," * 2**21 + b"0]}",
+    "lists in lists": b'{"items":[' + b"[[[[[[[[]]]]]]]]," * 2**18 + b"0]}",
+    "no list": b'{"x":[' + MANY + b"0]}",
+    "an item of many values": b'{"items":[{"x":[' + MANY + b"0]}]}",
+    "an item of many values beside ordinary ones": b'{"items":[' + orjson.dumps(ITEM) + b',{"x":[' + MANY + b"0]}]}",
+    "no JSON": MANY,
+}
+
+
+@pytest.mark.parametrize("body", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("source", EVERY)
+async def test_of_an_answer_of_many_values_few_are_decoded(source, body):
+    """Decoded, a list of two letters takes 56 bytes: 32 MiB of them would take a gigabyte, and hold the event loop."""
+    with traced_memory() as memory, pytest.raises(MetricError) as reported:
+        await ask(source, says(200, body.decode()))
+    assert len(str(reported.value)) < 1000
+    assert memory.peak < 16 * len(body)
+
+
+async def test_of_the_answer_that_names_the_versions_of_an_api_little_is_taken_in():
+    async with faulty([says(200, (b"[" + MANY + b"0]").decode())]) as server:
+        custom = CustomMetrics(server.session, Kinds(server.session, lambda: NOW), timeout_seconds=20)
+        with pytest.raises(MetricError, match="the answer is larger than 65536 bytes"):
+            await custom.of_object("n", "m", NAMESPACE, "")
 
 
 @pytest.mark.parametrize("source", ["resource", "pods", "external"])

@@ -81,6 +81,8 @@ FAULTS = {
     "an infinite value": (says(200, vector("+Inf")), "returned inf, which is not a load"),
     "a range": (says(200, matrix([[1, "2"]])), "returns a matrix instead of one value"),
     "a text": (says(200, data("string", [1, "x"])), "returns a string instead of one value"),
+    "a type without end": (says(200, data("\x1b[2J" * 5_000, [])), "returns what is no result of a query instead of"),
+    "an error that is nested without end": (says(400, "[" * 60_000, JSON), "answered 400, which is not an answer of"),
     "not PromQL": (
         says(400, {"error": "1:5: parse error"}, JSON),
         "unable to fetch metrics from Prometheus: 1:5: parse",
@@ -122,6 +124,7 @@ async def test_a_series_has_no_points_at_times_that_were_not_asked_for():
 SERIES_FAULTS = {
     "no series": (matrix(), "the query returned no series"),
     "two series": (matrix([], []), "returned 2 series"),
+    "a type that is a list": (data([[]] * 1000, []), "returns what is no result of a query instead of a series"),
     "a vector": (vector("1"), "returns a vector instead of a series"),
     "more than a series takes": (" " * (2 * 2**20), "an answer of more than 1 MiB"),
     "values that are not pairs": (matrix([[1]]), "not an answer of Prometheus"),

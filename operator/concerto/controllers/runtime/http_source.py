@@ -20,6 +20,8 @@ WHOLE_ANSWERS = {"partial_response": "false", "deny_partial_response": "1"}
 Else a sum would lack what is stored there, and load would seem to have fallen. Prometheus ignores them.
 """
 _MAX_MESSAGE = 500
+_MAX_ERROR_BYTES = 2**20
+"""Of an answer that is an error: all of a longer one would hold the event loop while it is decoded."""
 
 
 class SourceError(Exception):
@@ -123,8 +125,8 @@ def prometheus_error(response: Response) -> SourceError:
     if 300 <= status < 400:
         return SourceError("BadAnswer", f"answered {status}, a redirection: give the address that it leads to")
     words = ""
-    if response.content_type == "application/json":
-        with contextlib.suppress(ValueError, AttributeError):
+    if response.content_type == "application/json" and len(response.body) <= _MAX_ERROR_BYTES:
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
             words = str(json.loads(response.body).get("error", ""))
     if words:
         return SourceError("QueryFailed", words)

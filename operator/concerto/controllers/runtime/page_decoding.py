@@ -8,7 +8,13 @@ from typing import Any
 import msgspec
 import orjson
 
-from concerto.kube.errors import Unreachable
+from concerto.kube.errors import TooLarge, Unreachable
+
+MAX_VALUES = 2_000_000
+"""Values in an answer of another server than the API server: 5,000 nodes with 300 labels each. In memory a value takes
+50 bytes, however short its text is."""
+_MAX_ITEM_BYTES = 2**20
+_MAX_OTHER_BYTES = 2**16
 
 
 class _Page(msgspec.Struct, gc=False):
@@ -16,6 +22,11 @@ class _Page(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
+class _Foreign(msgspec.Struct, gc=False):
+    items: list[msgspec.Raw] | None = None
+
+
+_FOREIGN: msgspec.json.Decoder[_Foreign] = msgspec.json.Decoder(_Foreign)
 _PAGE: msgspec.json.Decoder[_Page] = msgspec.json.Decoder(_Page)
 
 
@@ -38,8 +49,36 @@ def decode_page(payload: bytes) -> Any:
     return {"metadata": orjson.loads(metadata or b"{}"), "items": _decoded(page.items or ())}
 
 
-def _decoded(items: Sequence[msgspec.Raw]) -> Iterator[Any]:
+def decode_foreign_list(payload: bytes) -> Any:
+    """A list that another server than the API server answers, in any form; only its items are read, as `decode_page`.
+
+    Raises:
+        ValueError: it is not JSON.
+        TooLarge: it has too many values, or is large and not a list.
+        Unreachable, TooLarge: while items are read: one of them is not JSON, or too large.
+    """
+    if has_too_many_values(payload, MAX_VALUES):
+        raise TooLarge(f"the answer has more than {MAX_VALUES} values")
+    try:
+        items = _FOREIGN.decode(payload).items
+    except (msgspec.MsgspecError, RecursionError):
+        items = None
+    if items is not None:
+        return {"items": _decoded(items, _MAX_ITEM_BYTES)}
+    if len(payload) > _MAX_OTHER_BYTES:
+        raise TooLarge(f"the answer has more than {_MAX_OTHER_BYTES} bytes, and is not a list")
+    return orjson.loads(payload)
+
+
+def has_too_many_values(payload: bytes, most: int) -> bool:
+    """Whether a JSON text may have more than so many values: each but the first comes after one of these characters."""
+    return len(payload) > most and sum(map(payload.count, (b",", b"[", b"{"))) > most
+
+
+def _decoded(items: Sequence[msgspec.Raw], max_bytes: int | None = None) -> Iterator[Any]:
     for item in items:
+        if max_bytes is not None and len(memoryview(item)) > max_bytes:
+            raise TooLarge(f"an object of the list has more than {max_bytes} bytes")
         try:
             yield orjson.loads(bytes(item))
         except ValueError as error:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from concerto.autoscaling.pods import MetricError
-from concerto.controllers.runtime.page_decoding import decode_page
+from concerto.controllers.runtime.page_decoding import decode_foreign_list
 from concerto.kube import KubeError, Session
 from concerto.kube.reflector import in_turns
 
@@ -52,7 +52,7 @@ async def items_of(
         Exception: it is not a list (one of `NOT_OF_THIS_FORM`).
     """
     answer = await session.get_foreign(
-        path, params=params, timeout_seconds=timeout_seconds, max_bytes=LARGEST_BYTES, decode=decode_page
+        path, params=params, timeout_seconds=timeout_seconds, max_bytes=LARGEST_BYTES, decode=decode_foreign_list
     )
     async for item in in_turns(answer.get("items") or (), _ITEMS_A_TURN):
         yield item

@@ -11,12 +11,14 @@ from concerto.api.predictivehpa import ObjectReference
 from concerto.api.quantities import milli
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, items_of, understanding
+from concerto.controllers.autoscaling.sources.answers import items_of, understanding
 from concerto.kube import KubeError, Session
 from concerto.kube.discovery import Kinds
 
 _Read = TypeVar("_Read")
 _GROUP = "/apis/custom.metrics.k8s.io"
+_LARGEST_GROUP_BYTES = 2**16
+"""Of the answer that names the versions of the API."""
 _DEFAULT_WINDOW_SECONDS = 60.0
 """Window of a reading that does not give its own, as HPA assumes."""
 
@@ -93,7 +95,7 @@ class CustomMetrics:
         return found
 
     async def _ask(self, path: str) -> dict[str, Any]:
-        return await self._session.get_foreign(path, timeout_seconds=self._timeout, max_bytes=LARGEST_BYTES)
+        return await self._session.get_foreign(path, timeout_seconds=self._timeout, max_bytes=_LARGEST_GROUP_BYTES)
 
 
 def _named_sample(item: Mapping[str, Any], now: float) -> tuple[str, Sample]:

@@ -24,6 +24,7 @@ _MAX_BYTES = {"query": 2**16, "query_range": 2**20}
 """Of an answer, by endpoint: a value takes some hundred bytes, and a series of 1,100 points 40 KiB. Values are read at
 each sync, and 1 MiB of other series would take tens of milliseconds of the event loop each time."""
 _MAX_MILLI = 2**63 - 1
+_TYPES = ("matrix", "vector", "scalar", "string")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class PrometheusMetrics:
             if kind == "scalar":
                 return _finite(float(result[1]))
             if kind != "vector":
-                raise MetricError(f"the query returns a {kind} instead of one value")
+                raise MetricError(f"the query returns {_named(kind)} instead of one value")
             return _finite(float(_only(result)["value"][1]))
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
@@ -93,7 +94,7 @@ class PrometheusMetrics:
         data = await self._ask("query_range", {"query": query, "namespace": namespace} | times)
         try:
             if data["resultType"] != "matrix":
-                raise MetricError(f"the query returns a {data['resultType']} instead of a series")
+                raise MetricError(f"the query returns {_named(data['resultType'])} instead of a series")
             points = [(float(at), float(value)) for at, value in _only(data["result"])["values"]]
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
@@ -193,6 +194,10 @@ def _headers(path: Path | None) -> dict[str, str]:
     if not token or not (token.isascii() and token.isprintable()):
         raise SourceError("TokenUnreadable", f"{path} does not contain a token")
     return {"Authorization": f"Bearer {token}"}
+
+
+def _named(result_type: Any) -> str:
+    return f"a {result_type}" if result_type in _TYPES else "what is no result of a query"
 
 
 def _only(result: list[Any]) -> Any:

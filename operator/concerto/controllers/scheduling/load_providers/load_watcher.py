@@ -12,7 +12,8 @@ import orjson
 
 from concerto.api.prometheus_queries import Statistic
 from concerto.controllers.runtime.http_source import HttpClient, Limits, SourceError
-from concerto.controllers.scheduling.load_providers.prometheus import MAX_BYTES
+from concerto.controllers.runtime.page_decoding import has_too_many_values
+from concerto.controllers.scheduling.load_providers.prometheus import MAX_BYTES, MAX_VALUES
 from concerto.controllers.scheduling.load_providers.source import Answer
 from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Series
 
@@ -62,6 +63,8 @@ def read_watcher(payload: bytes) -> tuple[Series, ...]:
     Raises:
         SourceError: it is not such a document.
     """
+    if has_too_many_values(payload, MAX_VALUES):
+        raise SourceError("BadAnswer", f"an answer of more than {MAX_VALUES} values")
     try:
         # To decode all at once would hold the interpreter, and so the loop of another thread, for a second
         document = _DOCUMENT.decode(payload)

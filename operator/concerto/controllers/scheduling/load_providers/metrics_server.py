@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat
 
 from concerto.api.quantities import parse_duration, parse_quantity
 from concerto.api.timestamps import parse_timestamp
-from concerto.controllers.runtime.page_decoding import decode_page
+from concerto.controllers.runtime.page_decoding import decode_foreign_list
 from concerto.controllers.scheduling.load_providers.poll_windows import PollWindows
 from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
@@ -46,7 +46,7 @@ class MetricsServerSource:
         """One list; see `Source`."""
         try:
             listed = await self._session.get_foreign(
-                NODE_METRICS.path(), timeout_seconds=self._timeout, max_bytes=MAX_BYTES, decode=decode_page
+                NODE_METRICS.path(), timeout_seconds=self._timeout, max_bytes=MAX_BYTES, decode=decode_foreign_list
             )
             items = [_reading(item) async for item in in_turns(listed.get("items") or (), _ITEMS_A_TURN)]
         except (KeyError, TypeError, AttributeError) as error:

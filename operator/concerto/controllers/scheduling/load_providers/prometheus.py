@@ -23,6 +23,7 @@ from concerto.controllers.runtime.http_source import (
     missing_data,
     prometheus_error,
 )
+from concerto.controllers.runtime.page_decoding import has_too_many_values
 from concerto.controllers.scheduling.load_providers.source import Answer
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import Series
@@ -30,6 +31,8 @@ from concerto.scheduling.state.provided_load import Series
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
 MAX_BYTES = 16 * 2**20
 """Of an answer; a series with long labels takes 1 KiB. Anybody may have series scraped with any labels."""
+MAX_VALUES = 1_000_000
+"""Of an answer, of any type: 16,000 series with 20 labels. In memory a value takes 50 bytes, however short its text."""
 _MAX_SERIES = 50_000
 """Of an answer: several times the nodes of the largest clusters."""
 
@@ -160,8 +163,8 @@ class _Data(msgspec.Struct, gc=False):
 
 class _Answer(msgspec.Struct, gc=False):
     data: _Data
-    isPartial: Any = None
-    warnings: Any = None
+    isPartial: bool | None = None
+    warnings: list[str] | None = None
 
 
 _ANSWER: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
@@ -184,6 +187,8 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
     Raises:
         SourceError: it is not valid.
     """
+    if has_too_many_values(payload, MAX_VALUES):
+        raise SourceError("BadAnswer", f"an answer of more than {MAX_VALUES} values")
     try:
         # To decode all at once would hold the interpreter, and so the loop of another thread, for a second
         answer = _ANSWER.decode(payload)
