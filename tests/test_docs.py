@@ -118,6 +118,32 @@ def test_reasons_that_a_table_explains_are_in_the_code(page):
     assert set(reasons(page)) - known == set()
 
 
+OF_KUBERNETES = {
+    "FailedScheduling",
+    "Scheduled",
+    "Preempted",
+    "SuccessfulRescale",
+    "AmbiguousSelector",
+    "FailedComputeMetricsReplicas",
+    "InternalError",
+}
+"""Events that mean what they mean in Kubernetes, or that the page on autoscaling explains."""
+
+
+def test_events_of_our_own_are_explained():
+    code = "\n".join(path.read_text() for path in (REPOSITORY / "operator/concerto/controllers").rglob("*.py"))
+    recorded = {
+        reason
+        for body in re.findall(r"\.record\((.{0,400})", code, re.DOTALL)
+        for reason in re.findall(r'reason="(\w+)"', body.partition("\n    def ")[0])
+    }
+    recorded |= set(re.findall(r'(?:warning|normal)\(\s*\w+(?:\.\w+)?, "([A-Z]\w+)"', code))
+    assert {"NotObserved", "AgentMetricsUnavailable"} <= recorded
+    table = (REPOSITORY / "docs/runbooks.md").read_text().partition("## Events")[2]
+    explained = set(re.findall(r"\w+", " ".join(re.findall(r"^\| ([^|]+)\|", table, re.MULTILINE))))
+    assert recorded - explained - OF_KUBERNETES == set()
+
+
 def test_the_files_of_a_component_that_is_left_out_are_all_that_it_brings():
     text = (REPOSITORY / "docs" / "operations.md").read_text()
     ((component, files),) = re.findall(

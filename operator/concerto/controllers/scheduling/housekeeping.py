@@ -110,7 +110,7 @@ class OverdueReports:
         self._reported_nodes: set[str] = set()
 
     def report_overdue_pods(self) -> None:
-        """Bound pods that no agent has counted for long: they go on taking their unit, and an event explains it."""
+        """Bound pods that no agent has counted for long: they go on taking capacity, and an event explains it."""
         ttl = self._profiles.unbound_ttl_seconds()
         found = self._cluster.ledger.overdue(self._context.clock(), ttl) if ttl else []
         overdue = {pod.uid for pod in found if pod.bound}
@@ -126,8 +126,8 @@ class OverdueReports:
                 reason="NotObserved",
                 action="Observing",
                 note=f"Bound to {assignment.node} more than {ttl:.0f} s ago, and the node's agent has not counted the "
-                "pod yet: the pod has not started, or the agent does not report. The pod goes on taking one unit of "
-                "the node's capacity.",
+                "pod yet: the pod has not started, or the agent does not report. The pod goes on taking "
+                "measured capacity of the node.",
             )
 
     def report_stale_agents(self) -> None:
