@@ -93,7 +93,7 @@ STATED: dict[tuple[str, str], float] = {
     ("scheduling", "it is written again after N s"): REPORTER.retry_seconds,
     ("scheduling", "same rules, at least N times a second"): PodGroupStatusSettings().pace.min_per_second,
     ("gangs", "Concerto places at most N at once"): gang.MAX_PODS,
-    ("autoscaling", "garbage or more than N MiB"): answers.LARGEST_BYTES / 2**20,
+    ("autoscaling", "garbage, or more than N MiB"): answers.LARGEST_BYTES / 2**20,
     ("autoscaling", "Prometheus: N KiB for a value"): prometheus._MAX_BYTES["query"] / 1024,
     ("autoscaling", "for a value, N MiB for a history"): prometheus._MAX_BYTES["query_range"] / 2**20,
     ("autoscaling", "a namespace has more than N PredictiveHPAs"): AUTOSCALER.max_syncs_per_namespace,
