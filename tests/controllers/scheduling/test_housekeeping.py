@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling import housekeeping
 from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
@@ -83,6 +85,30 @@ async def test_of_very_many_pods_that_never_start_some_are_released_at_a_time(mo
             left.append(cluster.measured.available[cluster.row_of["n"]])
         assert left == [4.0, 8.0]
         assert cluster.measured.available[cluster.row_of["n"]] == 10.0
+
+
+NO_AGENT = {"kubernetes.io/os": "windows"}
+FLEETS = {
+    "all report": (["a", "b"], {}, 0),
+    "one has never reported": (["a"], {}, 1),
+    "nobody has an agent": ([], {}, 0),
+    "one that is not Ready": (["a"], {"ready": False}, 0),
+    "one that can have none": (["a"], {"labels": NO_AGENT}, 0),
+}
+
+
+@pytest.mark.parametrize(("reported", "other", "count"), FLEETS.values(), ids=FLEETS)
+async def test_nodes_whose_agent_has_never_reported_are_counted_where_others_do(reported, other, count):
+    now = 1000.0
+    async with faulty([refuses(404, "NotFound")]) as server:
+        made = scheduling(server.session, lambda: now)
+        cluster, reports = made.parts.cluster, OverdueReports(made.context, made.parts, {})
+        cluster.set_node(node("a"))
+        cluster.set_node(node("b", **other))
+        for name in reported:
+            cluster.set_capacity(capacity(name, 10.0, at=now), now)
+        reports.report_missing_agents()
+        assert f"concerto_nodes_without_agent {count}.0" in made.context.metrics.render().decode()
 
 
 async def test_of_very_many_reports_some_are_made_at_a_time(monkeypatch):

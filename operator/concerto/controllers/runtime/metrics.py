@@ -85,6 +85,10 @@ class Metrics:
         self.nodes_with_stale_agent = self._gauge(
             "concerto_nodes_with_stale_agent", "Nodes whose agent has missed its heartbeats."
         )
+        self.nodes_without_agent = self._gauge(
+            "concerto_nodes_without_agent",
+            "Ready nodes whose agent has never reported, while other nodes are measured.",
+        )
         self.cluster_model_updates = self._counter(
             "concerto_cluster_model_updates_total", "Writes of the SubspaceSnapshot cluster."
         )

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
+
 from concerto.api.doubling import doubling_waits
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.event_notes import pod_subject
@@ -64,6 +66,7 @@ class Housekeeping:
             if context.clock() >= report_at:
                 self._reports.report_overdue_pods()
                 self._reports.report_stale_agents()
+                self._reports.report_missing_agents()
                 report_at = context.clock() + settings.report_interval_seconds
             if adopted := self._records.adopt_found():
                 note_unfinished(self._cluster, self._records.cycles_of(adopted))
@@ -149,3 +152,10 @@ class OverdueReports:
                 f"is used until it is {stale_after:.0f} s old. Look at the agent's pod on that node.",
             )
         self._reported_nodes = (self._reported_nodes & stale) | new
+
+    def report_missing_agents(self) -> None:
+        """Ready nodes whose agent has never reported, as a gauge; 0 where no node is measured, which may be meant."""
+        nodes, reported = self._cluster.nodes, ~np.isnan(self._cluster.measured.capacity)
+        missing = nodes.exists & nodes.ready & ~nodes.agentless & ~reported
+        count = np.count_nonzero(missing) if (nodes.exists & reported).any() else 0
+        self._context.metrics.nodes_without_agent.set(count)
