@@ -157,5 +157,5 @@ class OverdueReports:
         """Ready nodes whose agent has never reported, as a gauge; 0 where no node is measured, which may be meant."""
         nodes, reported = self._cluster.nodes, ~np.isnan(self._cluster.measured.capacity)
         missing = nodes.exists & nodes.ready & ~nodes.agentless & ~reported
-        count = np.count_nonzero(missing) if (nodes.exists & reported).any() else 0
+        count = int(np.count_nonzero(missing)) if (nodes.exists & reported).any() else 0
         self._context.metrics.nodes_without_agent.set(count)
