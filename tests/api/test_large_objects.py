@@ -56,6 +56,11 @@ def ports(number: int, *fields: str) -> Object:
     return of_container(ports=[dict.fromkeys(("containerPort", *fields), i) for i in range(1, number)])
 
 
+def reporting(phase: str = "Running", **status: Any) -> Object:
+    """A pod of which a kubelet says that."""
+    return pod() | {"status": {"phase": phase, **status}}
+
+
 TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
 LARGE = {
     "tolerations": pod({"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(20_000)]}),
@@ -71,6 +76,16 @@ LARGE = {
     "resources": pod(requesting(20_000)),
     "containers": pod({"containers": pod()["spec"]["containers"] * 8_000}),
     "rules of containers": pod(of_container(restartPolicyRules=[{"action": "Restart"}] * 40_000)),
+    "reports of containers": reporting(containerStatuses=[{"name": "c", "allocatedResources": {"cpu": "1"}}] * 20_000),
+    "reports of what failed to start": reporting(
+        "Pending", initContainerStatuses=[{"name": "c", "state": {"waiting": {"reason": "Error"}}}] * 20_000
+    ),
+    "reports of ends": reporting(
+        containerStatuses=[{"name": "c", "state": {"terminated": {"exitCode": 1}}} for _ in range(20_000)]
+    ),
+    "reported amounts": reporting(resources={"requests": {f"example.com/r{i}": "1" for i in range(40_000)}}),
+    "allocated amounts": reporting(allocatedResources={f"example.com/r{i}": "1" for i in range(40_000)}),
+    "conditions": reporting(conditions=[{"type": "Ready", "status": f"{i}"} for i in range(20_000)]),
 }  # fmt: skip
 
 
@@ -160,7 +175,11 @@ def test_of_what_no_decision_needs_little_is_held_however_much_there_is() -> Non
         assert PodView.from_raw(trim_pod(obj)).waiting == PodView.from_raw(obj).waiting
 
 
-FINE = ("owners", "scheduling gates", "ports", "rules of containers")
+STATUSES = (
+    "reports of containers", "reports of what failed to start", "reports of ends", "reported amounts",
+    "allocated amounts", "conditions",
+)  # fmt: skip
+FINE = ("owners", "scheduling gates", "ports", "rules of containers", *STATUSES)
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -169,6 +188,20 @@ def test_a_large_pod_is_refused_if_its_constraints_make_it_large(name: str) -> N
     expected = () if name in FINE else ("resource claims",) if name == "resource claims" else TOO_LARGE
     assert view.shape.unsupported == expected
     assert view.waiting == (name != "scheduling gates")
+
+
+@pytest.mark.parametrize("name", STATUSES)
+def test_a_pod_with_a_large_status_counts_by_what_it_requests_and_runs_on(name: str) -> None:
+    view = PodView.from_raw(trim_pod(LARGE[name]))
+    assert view.requests == PodView.from_raw(pod()).requests
+    assert view.counted and not view.start_fails and not view.uses_nothing
+    assert view.phase == LARGE[name]["status"]["phase"]
+
+
+def test_of_many_conditions_of_a_type_the_last_counts() -> None:
+    obj = LARGE["conditions"]
+    obj["status"]["conditions"].append({"type": "Ready", "status": "True"})
+    assert PodView.from_raw(trim_pod(obj)).ready == "True"
 
 
 def test_containers_that_are_too_many_count_together() -> None:

@@ -1,4 +1,4 @@
-"""What is held of a pod with a large spec: what it takes of its node, and little more.
+"""What is held of a pod with a large spec or status: what it takes of its node, and little more.
 
 Anybody may write 1.5 MiB of tolerations, scheduling gates or ports, which take ten times as much once they are decoded.
 """
@@ -12,6 +12,7 @@ from concerto.api.object_bounds import is_large
 from concerto.api.pod_constraints import EVERY_PORT
 from concerto.api.pod_requests import PodResources
 from concerto.api.pod_shape import CONSTRAINTS, LEFT_OUT, is_too_large, restart_all_rule
+from concerto.api.pod_start import CONTAINER_STATUSES
 
 Raw = Mapping[str, Any]
 
@@ -53,6 +54,22 @@ def bound_spec(spec: dict[str, Any]) -> dict[str, Any]:
         spec.pop(field, None)
     _bound_amounts(spec)
     return spec
+
+
+def bound_status(status: dict[str, Any]) -> dict[str, Any]:
+    """The status, as `trim_pod` leaves it; if it is large, without what it reports of resources and containers.
+
+    A kubelet writes it. What the pod requests counts then, and the pod is taken to run on.
+
+    Args:
+        status: is changed.
+    """
+    if is_large(status):
+        for field in ("resources", "allocatedResources", *CONTAINER_STATUSES):
+            status.pop(field, None)
+        if conditions := status.get("conditions"):
+            status["conditions"] = [*{condition["type"]: condition for condition in conditions}.values()]
+    return status
 
 
 def _bound_amounts(spec: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from concerto.api.object_bounds import controlling_owner, trim_metadata
-from concerto.api.pod_bounds import bound_spec
+from concerto.api.pod_bounds import bound_spec, bound_status
 from concerto.api.pod_end import may_have_ended, trim_ended
 from concerto.api.pod_ownership import MIRROR
 from concerto.api.pod_shape import pack_constraints
@@ -79,7 +79,7 @@ def _trim(obj: Raw) -> dict[str, Any]:
     ]
     if conditions:
         trimmed_status["conditions"] = conditions
-    return {"metadata": trimmed_metadata, "spec": trimmed, "status": trimmed_status}
+    return {"metadata": trimmed_metadata, "spec": trimmed, "status": bound_status(trimmed_status)}
 
 
 def trim_labels(labels: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -73,6 +73,23 @@ def decode_foreign_list(payload: bytes) -> Any:
 def has_too_many_values(payload: bytes, most: int) -> bool:
     """Whether a JSON text may have more than so many values: each but the first comes after one of these characters."""
     return len(payload) > most and sum(map(payload.count, (b",", b"[", b"{"))) > most
+
+
+def readable(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A decoder of lists whose items raise Unreachable, and not a ValueError, if they are not JSON."""
+
+    def decode_page(payload: bytes) -> Any:
+        page = decode(payload)
+        return page | {"items": _read(page["items"])} if isinstance(page, dict) and page.get("items") else page
+
+    return decode_page
+
+
+def _read(items: Iterable[Any]) -> Iterator[Any]:
+    try:
+        yield from items
+    except ValueError as error:
+        raise Unreachable(f"an object of a list is not JSON: {error}") from error
 
 
 def _decoded(items: Sequence[msgspec.Raw], max_bytes: int | None = None) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from concerto.api.object_bounds import bound_metadata, trim_metadata
 from concerto.api.pod_decoding import PodDecoder
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.shared_parts import SharedParts
-from concerto.controllers.runtime.page_decoding import decode_page
+from concerto.controllers.runtime.page_decoding import decode_page, readable
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, Session
 from concerto.kube.reflector import Decoding, in_turns, key_of
@@ -127,7 +127,7 @@ class FollowedKind:
             return Decoding(decode_page)
         trims = trim is trim_pod
         decoder = PodDecoder(self._parts, partial(self._trimmed, trim) if trims else lambda pod: pod)
-        return Decoding(decoder.page, decoder.event, trims=trims)
+        return Decoding(readable(decoder.page), decoder.event, trims=trims)
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         for handler in self._handlers:
