@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from concerto.api import pod_kind
+from concerto.api.node import NodeView, trim_node
 from concerto.api.object_bounds import bound_metadata
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import HostPort
@@ -259,6 +260,37 @@ OWNERS = [{"apiVersion": "v1", "kind": "K", "name": "n", "uid": f"{i}"} for i in
 
 def plain(spec: Object, **metadata: Any) -> Object:
     return {"metadata": {"namespace": "n", "name": "o", "uid": "u", "resourceVersion": "1"} | metadata, "spec": spec}
+
+
+def node(spec: Object | None = None, labels: Any = None, **status: Any) -> Object:
+    named = {"name": "n", "uid": "u", "resourceVersion": "1", "labels": labels or {"a": "b"}}
+    allocatable = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "metadata": named, "spec": spec or {}, "status": {"allocatable": allocatable, "conditions": ready} | status
+    }  # fmt: skip
+
+
+NODES = {
+    "labels": node(labels=LABELS),
+    "taints": node({"taints": [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(20_000)]}),
+    "images": node(images=[{"names": [f"registry.example/i{i}:1"], "sizeBytes": 1} for i in range(20_000)]),
+    "names of an image": node(images=[{"names": [f"i{i}" for i in range(60_000)], "sizeBytes": 1}]),
+    "features": node(declaredFeatures=[f"Feature{i}" for i in range(60_000)]),
+    "addresses": node(addresses=[{"type": "InternalIP", "address": f"10.{i}"} for i in range(20_000)]),
+    "resources": node(allocatable={f"example.com/r{i}": "1" for i in range(40_000)} | {"cpu": "8", "memory": "32Gi"}),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_little_is_held_of_a_node_of_which_a_kubelet_says_much(name: str) -> None:
+    assert len(json.dumps(NODES[name])) > 500_000
+    kept = trim_node(NODES[name])
+    assert len(json.dumps(kept)) < 3 * MOST_BYTES
+    view = NodeView.from_raw(kept)
+    assert (view.allocatable["cpu"], view.allocatable["memory"], view.ready) == (8000, 32 * 2**30, True)
+    assert view.unschedulable is (name == "taints")
+    assert view.labels == ({} if name == "labels" else {"a": "b"})
 
 
 OTHERS: dict[str, tuple[Callable[[Object], Object], Object]] = {

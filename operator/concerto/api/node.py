@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from sys import intern
 from typing import Any, Self
 
 from concerto.api.conditions import find_condition
-from concerto.api.object_bounds import trim_metadata
+from concerto.api.object_bounds import is_large, trim_metadata
 from concerto.api.quantities import resource_amount
 
 _MEASURED = ("cpu", "memory")
+_OF_EACH = (*_MEASURED, "ephemeral-storage", "pods")
+_MAX_RESOURCES, _MAX_FEATURES, _MAX_ADDRESSES, _MAX_IMAGE_NAMES = 1024, 1024, 16, 4096
+"""Of a node. A kubelet reports 50 images with two names each, unless it is configured to report all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +93,43 @@ def _internal(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [a for a in status.get("addresses") or () if a.get("type") == "InternalIP"]
 
 
+def _first_images(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Its images, which kubelets sort by size, up to a number of names."""
+    left = _MAX_IMAGE_NAMES
+    for image in status.get("images") or ():
+        left -= len(image.get("names") or ())
+        if left < 0:
+            return
+        yield image
+
+
 def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a raw Node that ``NodeView`` reads."""
+    """The part of a raw Node that ``NodeView`` reads, bounded in size: a kubelet writes most of it.
+
+    A node with large labels counts as one without labels, and one with large taints as unschedulable.
+    """
+    metadata = trim_metadata(obj, "labels")
+    if is_large(metadata.get("labels")):
+        metadata["labels"] = {}
     spec = obj.get("spec") or {}
+    if is_large(spec.get("taints")):
+        spec = {"unschedulable": True}
     status = obj.get("status") or {}
+    offered = status.get("allocatable") or {}
     ready = find_condition(status.get("conditions"), "Ready")
     return {
-        "metadata": trim_metadata(obj, "labels"),
+        "metadata": metadata,
         "spec": {k: spec[k] for k in ("taints", "unschedulable") if k in spec},
         "status": {
-            "allocatable": status.get("allocatable") or {},
+            "allocatable": {r: offered[r] for r in _OF_EACH if r in offered}
+            | dict(islice(offered.items(), _MAX_RESOURCES)),
             "capacity": {r: v for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
-            "addresses": _internal(status),
-            "declaredFeatures": status.get("declaredFeatures") or [],
+            "addresses": _internal(status)[:_MAX_ADDRESSES],
+            "declaredFeatures": (status.get("declaredFeatures") or [])[:_MAX_FEATURES],
             "images": [
                 # Nodes have the same images: one string for each name
                 {"names": [intern(name) for name in image.get("names") or ()], "sizeBytes": image.get("sizeBytes")}
-                for image in status.get("images") or ()
+                for image in _first_images(status)
             ],
             "conditions": [{"type": "Ready", "status": ready.get("status")}] if ready is not None else [],
         },
