@@ -182,3 +182,10 @@ def test_a_later_run_on_nodes_that_never_saw_the_kind_begins_with_what_the_first
     # All parts are started again: what is left is what the operator had published
     published = from_entries(to_entries(first.agents.cluster_kinds.table()))
     assert run(Concerto(learned=published)) <= 0.8 * unknown
+
+
+def test_wide_pods_do_not_run_on_for_long_on_nodes_of_one_core():
+    setup = scenario.load("kinds-sizes").setup
+    ours, theirs = (World(setup, make(name), 1).run().summary() for name in ("concerto-known", "kube-costs@0.8"))
+    assert ours["jct_s"] <= 1.15 * theirs["jct_s"]
+    assert ours["pct_s"]["mean"] <= theirs["pct_s"]["mean"]

@@ -48,6 +48,7 @@ class Query:
         cost: what such a pod costs, by what was measured of its kind; None while nothing is measured of any kind.
         starts_together: whether it starts together with the other pods of its gang, so that nodes can't start them one
             after the other at their pace.
+        large_enough: by row, whether the node has CPUs enough for it; None if it takes nodes of any size.
         found: what a filter has found out, for the score of the same name that is prepared next.
     """
 
@@ -62,6 +63,7 @@ class Query:
     ignores_size: bool = False
     cost: Cost | None = None
     starts_together: bool = False
+    large_enough: Bools | None = None
     found: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property

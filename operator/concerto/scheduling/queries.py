@@ -10,9 +10,11 @@ from concerto.api.podreservation import ReservationKey
 from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.evaluation import reserved
 from concerto.scheduling.framework import Query
-from concerto.scheduling.large_pod_drain import ignores_size_by_kind, required_cpu
+from concerto.scheduling.large_pod_drain import ignores_size_by_kind, required_cpu, waits
+from concerto.scheduling.node_sizes import large_enough
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Bools
 
 
 class Request(NamedTuple):
@@ -25,6 +27,7 @@ class Request(NamedTuple):
         cost: what such a pod costs by what was measured of its kind; None while nothing is measured of any kind.
         first_of: its kind, while no pod of it has ended: how many of its pods run where matters then.
         starts_together: whether it is placed together with others, whatever nodes' pace.
+        has_waited: for so long that it takes nodes of any size.
     """
 
     reservation: ReservationKey | None
@@ -33,6 +36,7 @@ class Request(NamedTuple):
     cost: Cost | None = None
     first_of: Kind | None = None
     starts_together: bool = False
+    has_waited: bool = False
 
 
 _NOTHING = Request(None, None, False)
@@ -51,7 +55,8 @@ def request_of(
     cost = cluster.kinds.cost_of(pod)
     ignores_size = ignores_size_by_kind(cluster, pod, cost, profile, now)
     first_of = None if cost.basis == "Ended" else pod.kind
-    return Request(reservation, None, ignores_size, cost, first_of, starts_together)
+    has_waited = waits(pod, profile, now) > 0
+    return Request(reservation, None, ignores_size, cost, first_of, starts_together, has_waited)
 
 
 def query_for(
@@ -75,4 +80,12 @@ def query_for(
         ignores_size=request.ignores_size,
         cost=request.cost,
         starts_together=request.starts_together,
+        large_enough=_large_enough(cluster, pod, request),
     )
+
+
+def _large_enough(cluster: ClusterState, pod: PodView, request: Request) -> Bools | None:
+    cost = request.cost
+    if cost is None or not cost.known or request.starts_together or request.has_waited or pod.shape.selects_nodes:
+        return None
+    return large_enough(cluster, cost)

@@ -69,6 +69,8 @@ class PodCapacity(FilterDefaults):
             fits |= (kinds.loads.cpu_left(rows) > 0.0) & kinds.loads.fits_memory(cost, rows)
         elif draining.any() and not kinds.is_large(cost):
             fits &= ~draining
+        if query.large_enough is not None:
+            fits &= query.large_enough[rows]
         room = fits if query.all_measured else query.is_measured(rows) & fits
         if query.starts_together:
             return room
@@ -102,10 +104,12 @@ class PodCapacity(FilterDefaults):
     def _reasons_by_kind(self, query: Query, cost: Cost, rows: Ints) -> dict[str, int]:
         loads = query.cluster.kinds.loads
         fits, paced = loads.fits(cost, rows), loads.paced(cost, rows, query.now)
+        enough = query.large_enough[rows] if query.large_enough is not None else np.ones(len(rows), dtype=np.bool_)
+        fits &= enough
         held = fits & ~loads.fits(cost, rows, query.held_by_others(rows))
         drained = fits & ~held & query.cluster.large_pods.draining[rows]
         rest = fits & ~held & ~drained
-        has_cpu, has_memory = loads.fits_cpu(cost, rows), loads.fits_memory(cost, rows)
+        has_cpu, has_memory = loads.fits_cpu(cost, rows) & enough, loads.fits_memory(cost, rows)
         whose = "pods of this kind take" if cost.known else "is assumed for a pod whose kind was never measured"
         cpu, memory = cpu_in_words(cost.share), memory_in_words(loads.memory_of(cost))
         return _counts(

@@ -17,6 +17,8 @@ def has_room_for_a_later_start(query: Query, rows: Rows) -> Bools:
         if query.cost.basis != "Ended":
             may_start = may_start & kinds.may_run(query.pod, query.cost, rows)
         fits = kinds.loads.fits(query.cost, rows, query.held_by_others(rows))
+        if query.large_enough is not None:
+            fits &= query.large_enough[rows]
         return measured & fits & ~may_start & ~large_pods.draining[rows]
     with np.errstate(invalid="ignore"):
         # Held units are not in ``holdable``, whichever reservation holds them
