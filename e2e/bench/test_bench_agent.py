@@ -28,7 +28,6 @@ pytestmark = pytest.mark.bench
 SETTLE_SECONDS = 10
 SECONDS = 60
 IDLE_SECONDS = 120  # four heartbeats
-PODS = 100
 
 
 @pytest.fixture
@@ -111,7 +110,10 @@ def test_an_agent_of_an_idle_node(start: Callable[..., Process], idle_cgroup: st
     say(f"agent, an idle node, {measure(agent, IDLE_SECONDS)} (goal 0.04)")
 
 
-def test_an_agent_of_a_hundred_pods_of_ten_kinds(
+@pytest.mark.parametrize(("pods_there", "kinds"), [(100, 10), (250, 100)])
+def test_an_agent_of_many_pods(
+    pods_there: int,
+    kinds: int,
     concerto_cluster: Cluster,
     namespace: str,
     node: str,
@@ -131,9 +133,9 @@ def test_an_agent_of_a_hundred_pods_of_ten_kinds(
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"namespace": namespace, "name": f"p-{i}"},
-            "spec": {**kept, "containers": [{"name": "c", "image": f"none.invalid/{i % 10}"}]},
+            "spec": {**kept, "containers": [{"name": "c", "image": f"none.invalid/{i % kinds}"}]},
         }
-        for i in range(PODS)
+        for i in range(pods_there)
     ]
     concerto_cluster.apply(*pods)
     uids = [pod["metadata"]["uid"] for pod in concerto_cluster.get("pods", "-n", namespace)["items"]]
@@ -141,5 +143,5 @@ def test_an_agent_of_a_hundred_pods_of_ten_kinds(
     for root, uid, container in itertools.product(hierarchies, uids, "ab"):
         (root / idle_cgroup / "kubepods" / "besteffort" / f"pod{uid}" / (container * 64)).mkdir(parents=True)
     agent = start("--scope", "cgroup", "--cgroup", idle_cgroup)
-    eventually("all pods are counted", lambda: status(concerto_cluster, node).get("podCount") == PODS)
-    say(f"agent, {PODS} pods of 10 kinds, {measure(agent, SECONDS)}")
+    eventually("all pods are counted", lambda: status(concerto_cluster, node).get("podCount") == pods_there)
+    say(f"agent, {pods_there} pods of {kinds} kinds, {measure(agent, SECONDS)}")
