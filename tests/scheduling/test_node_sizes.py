@@ -84,3 +84,8 @@ def test_a_pod_that_selects_nodes_or_has_waited_for_long_takes_a_small_one():
         fresh = capacity(n.name, 5.0, version=2, at=later)
         found.set_capacity(replace(fresh, status=replace(fresh.status, system_cpu=0.0)), later)
     assert set(places(found, *wide(12), now=later)[0]) == {"large", *(n.name for n in SMALL)}
+
+
+def test_where_they_take_no_more_than_twice_as_long_they_take_smaller_nodes():
+    found = cluster(*(sized(f"small-{i}", 2) for i in range(2)), sized("large", 16), share=WIDE)
+    assert set(places(found, *wide(12))[0]) == {"large", "small-0", "small-1"}

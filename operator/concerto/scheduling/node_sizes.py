@@ -1,7 +1,7 @@
 """Which nodes have CPUs enough for a pod, where most of the cluster's CPUs are on such nodes. Pure.
 
-A pod also runs on a node with fewer CPUs than it uses, but takes several times as long there. If most CPUs are on nodes
-that are large enough, it has to wait for less time until one of those has room.
+A pod also runs on a node with fewer CPUs than it uses, but takes longer there. If it takes more than twice as long, and
+most CPUs are on nodes that are large enough, it has to wait for less time until one of those has room.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools
 
+_MAX_TIMES = 2.0
+"""Cores that a pod takes on a node that is large enough, in times of the node's."""
 _MOST = 0.75
 """Part of the CPUs at least that is on nodes large enough for a pod, where it is kept from others: so many may idle."""
 
 
 def large_enough(cluster: ClusterState, cost: Cost) -> Bools | None:
-    """By row, whether the node's head room is as many cores as a pod takes; None where it takes nodes of any size.
+    """By row, whether a node has at least half the cores that a pod takes; None where it takes nodes of any size.
 
     Nodes with taints count for nothing: most pods are kept from them.
 
@@ -27,7 +29,7 @@ def large_enough(cluster: ClusterState, cost: Cost) -> Bools | None:
     """
     rows, loads, nodes = slice(0, cluster.size), cluster.kinds.loads, cluster.nodes
     cores = np.maximum(loads.cores[rows] - loads.own_cpu[rows] - loads.kept_cpu[rows], 0.0)
-    enough: Bools = cost.share <= loads.head_room[rows] * cores
+    enough: Bools = cost.share <= _MAX_TIMES * cores
     if enough.all():
         return None
     takes_pods = nodes.exists[rows] & nodes.ready[rows] & ~nodes.unschedulable[rows]
