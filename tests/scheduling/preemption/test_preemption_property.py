@@ -28,9 +28,9 @@ def spread(app):
 
 
 @st.composite
-def shapes(draw, name, **over):
+def shapes(draw, name, amounts=(0, 500, 1000, 2000), **over):
     """A pod that may take CPU, a host port, and refuse others."""
-    millicores = draw(st.sampled_from([0, 500, 1000, 2000]))
+    millicores = draw(st.sampled_from(amounts))
     spec = {
         "requests": {"cpu": f"{millicores}m"} if millicores else None,
         "labels": {"app": draw(st.sampled_from(APPS))},
@@ -67,8 +67,31 @@ def worlds(draw):
         if draw(st.booleans()):
             selector = LabelSelector((Requirement("app", "In", (app,)),))
             made.budgets.set(DisruptionBudget("default", app, selector, draw(st.integers(0, 2))))
-    asks = draw(shapes("asks", priority=draw(st.integers(1, 4))))
+    asks = draw(shapes("asks", (500, 1000, 2000), priority=draw(st.integers(1, 4))))
+    for name in sorted(nodes_for(made, asks)):
+        for filler in draw(fillers(made, name)):
+            made.set_pod(filler, AT)
     return made, asks
+
+
+@st.composite
+def fillers(draw, cluster, name):
+    """Pods that take the node's host port, and the CPU that is left there, so that it takes no other pod."""
+    count = draw(st.integers(1, 3))
+    left = int(cluster.resources.free(("cpu",), slice(0, cluster.size))[0][cluster.row_of[name]])
+    port = {"ports": [{"hostPort": 80}]}
+    return [
+        pod(
+            f"filler-{name}-{index}",
+            containers=[
+                {"name": "c", "resources": {"requests": {"cpu": f"{left // count}m"}}} | ({} if index else port)
+            ],
+            labels={"app": draw(st.sampled_from(APPS))},
+            nodeName=name,
+            priority=draw(st.integers(0, 3)),
+        )
+        for index in range(count)
+    ]
 
 
 def nodes_for(cluster, asks):
