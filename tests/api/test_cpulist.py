@@ -34,6 +34,18 @@ def test_a_list_does_not_fill_the_memory_of_its_reader(text):
         parse_cpu_list(text)
 
 
+@pytest.mark.parametrize("text", ["0-8191,0", "0-8191," * 3000 + "0", ",".join(["0"] * 8193)])
+def test_a_list_that_names_more_numbers_than_there_are_is_refused(text):
+    """A status of an agent has room for 200,000 times all CPUs of Linux: to read it would hold the event loop."""
+    with pytest.raises(ValueError, match="names CPUs again and again") as refused:
+        parse_cpu_list(text)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_list_may_name_some_numbers_twice():
+    assert parse_cpu_list("0-3,2") == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("text", ["5-2", "0,9-8"])
 def test_a_list_that_counts_downwards_is_not_taken_for_none(text):
     with pytest.raises(ValueError, match="counts downwards"):

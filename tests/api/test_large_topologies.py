@@ -7,6 +7,7 @@ import re
 import pytest
 
 from concerto.api.nodecputopology import Cache, Core, CPUTopology
+from support.traced_memory import traced_memory
 
 
 def machine(sockets: int, cores: int, *, caches: int = 0, nodes: int = 1, spread: int = 1) -> CPUTopology:
@@ -43,3 +44,24 @@ TOO_LARGE = {
 def test_what_no_machine_has_is_refused(topology, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         CPUTopology.from_raw(topology.to_raw())
+
+
+ALL = "0-8191"
+NAMED_OFTEN = {
+    "caches that have all CPUs each": {"caches": [{"level": 3, "cpus": ALL} for _ in range(1024)]},
+    "kinds of cores that have all CPUs each": {"coreKinds": [{"name": f"k{n}", "cpus": ALL} for n in range(64)]},
+    "a list that names all CPUs again and again": {"offlineCPUs": ",".join([ALL] * 3000)},
+}
+
+
+@pytest.mark.parametrize("parts", NAMED_OFTEN.values(), ids=NAMED_OFTEN)
+def test_little_is_made_of_lists_that_name_cpus_again_and_again(parts):
+    """1,024 caches in 30 KiB of a status would take 540 MiB."""
+    with traced_memory() as memory, pytest.raises(ValueError, match="CPUs"):
+        CPUTopology.from_raw(machine(1, 1).to_raw() | parts)
+    assert memory.peak < 2**23
+
+
+def test_a_machine_may_have_as_many_levels_of_caches_as_there_are():
+    caches = [{"level": level, "cpus": ALL} for level in range(1, 5)]
+    assert len(CPUTopology.from_raw(machine(1, 1).to_raw() | {"caches": caches}).caches) == 4

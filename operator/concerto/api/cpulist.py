@@ -8,22 +8,29 @@ HIGHEST = 8191
 """No CPU has a greater number, here or in the CRDs: Linux has at most 8192 CPUs (``NR_CPUS``) and 1024 memory nodes. A
 list must not fill its reader's memory, and the operator's sets of CPUs are as long as their highest number."""
 
+_MAX_QUOTED = 256
+
 
 def parse_cpu_list(text: str, highest: int = HIGHEST) -> frozenset[int]:
     """The numbers of a list such as ``0-3,8``, up to ``highest``; empty for an empty text.
 
     Raises:
-        ValueError: it is no such list; the message quotes it.
+        ValueError: it is no such list, or names more numbers than there are; the message quotes it.
     """
     numbers: set[int] = set()
+    left = highest + 1
+    named = repr(text.strip()[:_MAX_QUOTED])
     for part in filter(None, text.strip().split(",")):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"{text.strip()!r} is not a list of CPUs (example: 0-3,8)")
+            raise ValueError(f"{named} is not a list of CPUs (example: 0-3,8)")
         if max(int(first), int(last or first)) > highest:
-            raise ValueError(f"{text.strip()!r} names CPUs above {highest}")
+            raise ValueError(f"{named} names CPUs above {highest}")
         if int(last or first) < int(first):
-            raise ValueError(f"{text.strip()!r} counts downwards (example: 0-3,8)")
+            raise ValueError(f"{named} counts downwards (example: 0-3,8)")
+        left -= int(last or first) + 1 - int(first)
+        if left < 0:  # each time that all are named takes a millisecond, and a text may do so a thousand times
+            raise ValueError(f"{named} names CPUs again and again")
         numbers.update(range(int(first), int(last or first) + 1))
     return frozenset(numbers)
 

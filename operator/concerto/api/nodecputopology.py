@@ -6,7 +6,7 @@ of core and pools are ours. The topology is observed, so it is in the status and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -18,6 +18,8 @@ Raw = Mapping[str, Any]
 MAX_CORES_TIMES_GROUPS = 400_000
 """Cores, times sockets, memory nodes and shared caches. A machine of 32 sockets of 60 cores has less than 200,000, and
 one of 512 virtual CPUs, each of which is a socket, 263,000."""
+_LEVELS = 4
+"""Of caches: all caches of one level together have each CPU once."""
 
 
 @dataclass(frozen=True, order=True)
@@ -163,12 +165,29 @@ class CPUTopology:
         return cls(
             tuple(sorted(cores, key=lambda c: (c.socket, c.number))),
             {int(n): frozenset(node["cpus"]) for n, node in sorted(raw["numaNodes"].items(), key=lambda i: int(i[0]))},
-            tuple(Cache(c["level"], parse_cpu_list(c["cpus"]), c.get("sizeBytes")) for c in raw.get("caches") or ()),
-            {kind["name"]: parse_cpu_list(kind["cpus"]) for kind in raw.get("coreKinds") or ()},
+            tuple(
+                Cache(c["level"], cpus, c.get("sizeBytes"))
+                for c, cpus in zip(raw.get("caches") or (), _cpus_of(raw.get("caches") or (), _LEVELS))
+            ),
+            {
+                kind["name"]: cpus
+                for kind, cpus in zip(raw.get("coreKinds") or (), _cpus_of(raw.get("coreKinds") or (), 1))
+            },
             parse_cpu_list(raw.get("offlineCPUs", "")),
             {int(n): node["memoryBytes"] for n, node in raw["numaNodes"].items() if "memoryBytes" in node},
             {int(n): node["hugepageBytes"] for n, node in raw["numaNodes"].items() if "hugepageBytes" in node},
         )
+
+
+def _cpus_of(groups: Iterable[Raw], times: int) -> Iterator[frozenset[int]]:
+    """The CPUs of each group, of which all together name no CPU more often than so many times on average."""
+    left = times * (HIGHEST + 1)
+    for group in groups:
+        cpus = parse_cpu_list(group["cpus"])
+        left -= len(cpus)
+        if left < 0:
+            raise ValueError("caches or kinds of cores have more CPUs together than any machine has")
+        yield cpus
 
 
 def _check_size(raw: Raw) -> None:

@@ -120,6 +120,13 @@ async def test_a_refusal_of_any_length_is_reported_briefly(source):
 
 
 @pytest.mark.parametrize("source", EVERY)
+async def test_a_refusal_has_nothing_that_a_terminal_would_obey(source):
+    with pytest.raises(MetricError, match="gone�") as reported:
+        await ask(source, refuses(400, "BadRequest", message="\x1b[2Jgone\n"))
+    assert str(reported.value).isprintable()
+
+
+@pytest.mark.parametrize("source", EVERY)
 async def test_an_answer_without_end_is_not_taken_in(source, monkeypatch):
     assert answers.LARGEST_BYTES > 2**20
     monkeypatch.setattr(answers, "LARGEST_BYTES", 10_000)

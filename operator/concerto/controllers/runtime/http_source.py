@@ -34,8 +34,7 @@ class SourceError(Exception):
     """
 
     def __init__(self, reason: str, message: str) -> None:
-        text = message if len(message) <= _MAX_MESSAGE else f"{message[: _MAX_MESSAGE - 1]}…"
-        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+        super().__init__(printable(message if len(message) <= _MAX_MESSAGE else f"{message[: _MAX_MESSAGE - 1]}…"))
         self.reason = reason
 
 
@@ -115,6 +114,11 @@ class HttpClient:
             raise SourceError("CertificateRefused", f"{named}: {connection_problem(error, url)}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise SourceError("Unreachable", f"{named}: {connection_problem(error, url)}") from error
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which a terminal would obey when somebody describes the object."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def prometheus_error(response: Response) -> SourceError:

@@ -21,6 +21,7 @@ from yarl import URL
 from concerto.api.nodecapacity import MetricsEndpoint
 from concerto.api.pod import PodView
 from concerto.controllers.autoscaling.sources.resource import PodUsage
+from concerto.controllers.runtime.http_source import printable
 from concerto.kube import KubeError, Object
 from concerto.kube.connection_problems import connection_problem
 from concerto.kube.transport import read_body
@@ -316,11 +317,6 @@ class AgentMetrics:
             if seconds >= self._settings.window_seconds:
                 break
         return found
-
-
-def printable(text: str) -> str:
-    """The text without control characters, which a terminal would obey when somebody describes the object."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 _STALE = "its agent's readings are not of the last {:.0f} s: it hangs, or the node's clock is wrong"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from concerto.autoscaling.pods import MetricError
+from concerto.controllers.runtime.http_source import printable
 from concerto.controllers.runtime.page_decoding import decode_foreign_list
 from concerto.kube import KubeError, Session
 from concerto.kube.reflector import in_turns
@@ -36,10 +37,14 @@ def understanding(api: str) -> Iterator[None]:
         yield
     except (KubeError, ValueError) as error:
         # An error page may be long, and this message stands in conditions
-        raise MetricError(f"unable to fetch metrics from {api} API: {str(error)[:_WORDS]}") from error
+        raise MetricError(f"unable to fetch metrics from {api} API: {_quoted(error)}") from error
     except NOT_OF_THIS_FORM as error:
-        what = f"its answer is not of that API's form ({type(error).__name__}: {str(error)[:_WORDS]})"
+        what = f"its answer is not of that API's form ({type(error).__name__}: {_quoted(error)})"
         raise MetricError(f"unable to fetch metrics from {api} API: {what}") from error
+
+
+def _quoted(error: Exception) -> str:
+    return printable(str(error)[:_WORDS])
 
 
 async def items_of(
