@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from concerto.api.podcpubinding import PodCPUBinding
-from concerto.autoscaling.forecast_influence import ActionSettings
+from concerto.autoscaling.forecast_influence import ROOM_SECONDS, ActionSettings
+from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.main import COMMANDS
 from concerto.cli.top import table
@@ -212,10 +213,20 @@ def test_the_default_downscale_window_is_stated_as_it_is(path):
     action = ActionSettings()
     share, shortest, longest = 100 * action.hold_share, action.hold_min_seconds, action.hold_max_seconds
     text = " ".join((REPOSITORY / path).read_text().split())
-    assert (action.min_drop, action.min_drop_replicas) == (0.25, 2.0)
-    assert action.release_errors == 2.0
+    assert (action.min_drop_replicas, action.release_errors) == (2.0, 2.0)
     assert ControllerSettings().downscale_stabilization_seconds == 300.0
     assert f"{share:g} % of the horizon, between {shortest:g}s and {longest / 60:g}m" in text
+
+
+def test_what_a_forecast_bears_and_what_a_rescale_is_worth_are_stated_as_they_are():
+    action = ActionSettings()
+    text = " ".join((REPOSITORY / "docs/autoscaling.md").read_text().split())
+    assert f"its upper end {action.rise_room:g} tolerances above it" in text
+    assert f"The {action.rise_room:g} are for a horizon of {ROOM_SECONDS:g} s" in text
+    assert f"or by less than {100 * action.min_drop:g} % of them, is not worth a rescale" in text
+    share = ControllerSettings().tolerance
+    assert ForecastSettings().upper_room == pytest.approx(share * action.rise_room)
+    assert ForecastSettings().expected_room == pytest.approx(share * action.expected_room)
 
 
 def test_code_cites_sections_and_sources_that_the_references_have():
