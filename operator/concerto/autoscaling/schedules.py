@@ -66,11 +66,15 @@ class Schedule:
 class CronTimes:
     """When cron expressions were true last. What was found is remembered until they are true again.
 
-    To find it takes up to a millisecond for expressions that are true every 28 years (29 February, a Sunday).
+    To find it takes up to 3 milliseconds for expressions that are true every 28 years (the fifth Sunday of February).
+
+    Attributes:
+        searches: how often something was looked for.
     """
 
     def __init__(self) -> None:
         """Nothing was looked for."""
+        self.searches = 0
         self._known: dict[tuple[str, str], tuple[int, float, float]] = {}  # first minute, first one after, last time
 
     def last(self, expression: str, time_zone: str, minute: int) -> float:
@@ -78,6 +82,7 @@ class CronTimes:
         first, end, found = self._known.get((expression, time_zone), (0, -math.inf, _NEVER))
         if not first <= minute < end:
             zone = ZoneInfo(time_zone)
+            self.searches += 1
             found, end = _last(expression, zone, minute), _next(expression, zone, minute)
             self._known[expression, time_zone] = minute, end, found
         return found

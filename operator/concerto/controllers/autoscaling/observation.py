@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.decision import Combined, Failure, combine, failed, needs_metrics
 from concerto.autoscaling.exceptions import Span
 from concerto.autoscaling.pods import Gone
-from concerto.autoscaling.schedules import scheduled
+from concerto.autoscaling.schedules import Schedule, scheduled
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.autoscaling.measurements import Measured, Measurements, MetricRequest
 from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
@@ -27,6 +28,8 @@ from concerto.kube.discovery import UnknownKind
 from concerto.kube.resources import PREDICTIVE_HPAS
 
 _MAX_COMPARISONS, _OF_A_SYNC = 200_000, 20_000
+_SEARCHES_OF_A_SYNC = 4
+"""Times of schedules that are looked for in the time of a sync. An object has up to 64."""
 """Of selectors with pods: in one sync, and those that take as long as all else of a few syncs."""
 _MAX_NAMED = 8
 
@@ -99,6 +102,7 @@ class Observer:
         self._clock = clock
         self._settings = settings
         self._charge = charge
+        self._scheduling = asyncio.Lock()  # objects that are due together are observed at once
 
     async def observe(self, tracked: TrackedObject, is_current: Callable[[], bool]) -> Observation | None:
         """Observe an object.
@@ -114,7 +118,7 @@ class Observer:
         if spec is None:
             error = failed("FailedGetScale", "read the object", tracked.complaint())
             return Observation(tracked, NO_SPEC, Bounds(1), now, error=error)
-        now_open, schedules_error = tracked.windows.open(spec, now)
+        now_open, schedules_error = await self._open_schedules(tracked, spec, now)
         if schedules_error:
             self._events.warning(tracked, "InvalidSchedule", "Scheduling", schedules_error)
         exceptions, wrong_exceptions = exceptions_of(spec)
@@ -166,6 +170,19 @@ class Observer:
             return replace(observed, combined=Combined(None, "", wrong, wrong.message))
         measured = await self._measure(observed, scale)
         return replace(observed, measured=measured, combined=combine(measured.outcomes, scale.replicas))
+
+    async def _open_schedules(
+        self, tracked: TrackedObject, spec: PredictiveHPA, now: float
+    ) -> tuple[tuple[Schedule, ...], str]:
+        """See `ScheduleWindows.open`. After each object for which that takes long, others get their turns."""
+        if not spec.schedules:
+            return (), ""
+        async with self._scheduling:
+            found = tracked.windows.open(spec, now)
+            if tracked.windows.searched:
+                self._charge(spec.namespace, tracked.windows.searched // _SEARCHES_OF_A_SYNC, now)
+                await asyncio.sleep(0)
+        return found
 
     def _conflict(self, tracked: TrackedObject, spec: PredictiveHPA) -> Condition | None:
         """The condition where others scale the same target: not even bounds apply then, as theirs may differ."""

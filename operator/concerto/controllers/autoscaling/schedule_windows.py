@@ -8,10 +8,15 @@ from concerto.controllers.autoscaling.spec import schedules_of
 
 
 class ScheduleWindows:
-    """Which windows of an object are open."""
+    """Which windows of an object are open.
+
+    Attributes:
+        searched: how many times of schedules the last call of `open` has looked for.
+    """
 
     def __init__(self) -> None:
         """No spec was seen."""
+        self.searched = 0
         self._spec: PredictiveHPA | None = None
         self._valid: tuple[Schedule, ...] = ()
         self._error = ""
@@ -27,4 +32,7 @@ class ScheduleWindows:
         if spec is not self._spec:
             self._spec, self._times = spec, CronTimes()
             self._valid, self._error = schedules_of(spec)
-        return open_schedules(self._valid, now, self._times), self._error
+        before = self._times.searches
+        found = open_schedules(self._valid, now, self._times)
+        self.searched = self._times.searches - before
+        return found, self._error
