@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource, transport
 from concerto.kube.reflector import IN_A_TURN, StorageWentBack
 from concerto.kube.transport import ConnectionLost, read_lines
-from support.faulty_server import faulty, refuses, resets, says, streams
+from support.faulty_server import Answer, faulty, refuses, resets, says, streams
 from support.loop_clock import pass_time
 from support.traced_memory import traced_memory
 from support.waiting import eventually
@@ -530,8 +530,8 @@ async def test_after_a_line_without_end_the_reflector_watches_anew(monkeypatch: 
     assert reported == ["+a", "+b", "+c"]
 
 
-async def test_everybody_gets_turns_while_consumers_take_much_time_for_few_objects_of_a_list() -> None:
-    """An object of 1.5 MiB may take 30 ms, whatever number of common ones are taken in at a time."""
+async def turns_of_slow_changes(answers: list[Answer], count: int) -> list[int]:
+    """For each of so many changes, of which each takes 30 ms, how many turns another task has had before it."""
     turns = 0
 
     def takes_long(old: Object | None, new: Object | None) -> None:
@@ -545,38 +545,24 @@ async def test_everybody_gets_turns_while_consumers_take_much_time_for_few_objec
             await asyncio.sleep(0)
 
     seen: list[int] = []
-    async with faulty([page(5, *(thing(str(n), 1) for n in range(4))), streams(then=for_ever)]) as server:
+    async with faulty(answers) as server:
         reflector = Reflector(server.session, THINGS, on_change=takes_long, settings=QUICK)
         tasks = [asyncio.create_task(reflector.run()), asyncio.create_task(others())]
-        await eventually(lambda: len(seen) == 4)
+        await eventually(lambda: len(seen) == count)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    return seen
+
+
+async def test_everybody_gets_turns_while_consumers_take_much_time_for_few_objects_of_a_list() -> None:
+    """An object of 1.5 MiB may take 30 ms, whatever number of common ones are taken in at a time."""
+    seen = await turns_of_slow_changes([page(5, *(thing(str(n), 1) for n in range(4))), streams(then=for_ever)], 4)
     assert len({*seen}) == 4
 
 
 async def test_everybody_gets_turns_while_consumers_take_in_events_that_have_come_together() -> None:
     """The buffer of a stream holds 128 KiB: hundreds of events, each of which may take a millisecond and more."""
-    turns = 0
-
-    def takes_long(old: Object | None, new: Object | None) -> None:
-        seen.append(turns)
-        if old is None and len(seen) > 1:
-            time.sleep(0.03)
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    seen: list[int] = []
     together = b"".join(event("ADDED", thing(f"t{n}", 10 + n)) for n in range(8))
-    async with faulty([page(5, thing("first", 1)), streams(together, then=for_ever)]) as server:
-        reflector = Reflector(server.session, THINGS, on_change=takes_long, settings=QUICK)
-        tasks = [asyncio.create_task(reflector.run()), asyncio.create_task(others())]
-        await eventually(lambda: len(seen) == 9)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    seen = await turns_of_slow_changes([page(5, thing("first", 1)), streams(together, then=for_ever)], 9)
     assert len({*seen[1:]}) == 8, "each of them takes longer than a turn"
