@@ -28,9 +28,9 @@ from concerto.kube.discovery import UnknownKind
 from concerto.kube.resources import PREDICTIVE_HPAS
 
 _MAX_COMPARISONS, _OF_A_SYNC = 200_000, 20_000
+"""Of selectors with pods: in one sync, and those that take as long as all else of a few syncs."""
 _SEARCHES_OF_A_SYNC = 4
 """Times of schedules that are looked for in the time of a sync. An object has up to 64."""
-"""Of selectors with pods: in one sync, and those that take as long as all else of a few syncs."""
 _MAX_NAMED = 8
 
 

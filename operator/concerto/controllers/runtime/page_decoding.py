@@ -22,11 +22,6 @@ class _Page(msgspec.Struct, gc=False):
     items: list[msgspec.Raw] | None = None
 
 
-class _Foreign(msgspec.Struct, gc=False):
-    items: list[msgspec.Raw] | None = None
-
-
-_FOREIGN: msgspec.json.Decoder[_Foreign] = msgspec.json.Decoder(_Foreign)
 _PAGE: msgspec.json.Decoder[_Page] = msgspec.json.Decoder(_Page)
 
 
@@ -60,7 +55,7 @@ def decode_foreign_list(payload: bytes) -> Any:
     if has_too_many_values(payload, MAX_VALUES):
         raise TooLarge(f"the answer has more than {MAX_VALUES} values")
     try:
-        items = _FOREIGN.decode(payload).items
+        items = _PAGE.decode(payload).items
     except (msgspec.MsgspecError, RecursionError):
         items = None
     if items is not None:
@@ -78,11 +73,11 @@ def has_too_many_values(payload: bytes, most: int) -> bool:
 def readable(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     """A decoder of lists whose items raise Unreachable, and not a ValueError, if they are not JSON."""
 
-    def decode_page(payload: bytes) -> Any:
+    def decode_readable(payload: bytes) -> Any:
         page = decode(payload)
         return page | {"items": _read(page["items"])} if isinstance(page, dict) and page.get("items") else page
 
-    return decode_page
+    return decode_readable
 
 
 def _read(items: Iterable[Any]) -> Iterator[Any]:
